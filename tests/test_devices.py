@@ -6,20 +6,40 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import make_classification
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from isoadapt import (
+    AdaptedEncoder,
     CosRegAdapter,
+    EmbeddingCache,
     FlowAdapter,
     IsotropyLayer,
     IStarAdapter,
+    LogitPreservingWhitening,
     PenaltyAdapter,
     SpectrumControlAdapter,
+    TeacherReadout,
     TopologicalEntropyAdapter,
+    TransformerEncoder,
+    load_checkpoint,
 )
 from isoadapt._utils.devices import resolve_device
 from isoadapt.adapters._training._loop import AdapterNet
+from isoadapt.encoders import release
+from isoadapt.finetune import IsoBNLayer, IsotropyTrainer, add_isobn
+from isoadapt.geometry import Moments, persistence_bars
+from isoadapt.interop import export_onnx, merge_into_checkpoint, to_sentence_transformer
+from isoadapt.losses import (
+    CosRegLoss,
+    IsoScoreLoss,
+    JointLoss,
+    PersistentEntropyLoss,
+    SpectrumControlLoss,
+)
 from isoadapt.model_selection import AdapterSearchCV
+from tests.finetune.runs import make_rows, quiet_arguments
 from tests.pretended_cuda import UNAVAILABLE, pretended_cuda
+from tests.tiny_models import TEXTS, make_model
 
 pytestmark = [
     pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE),
@@ -51,10 +71,6 @@ class CountedPenalty(torch.nn.Module):
         self.count += 1
         within = torch.where(labels[:, None] == 1, Z, 0).var(0) * self.scale
         return within.sum() + prior_cov.trace()
-
-
-def classifies(adapter):
-    return adapter, Y
 
 
 FITS = {
@@ -134,3 +150,149 @@ def test_what_was_fitted_on_a_gpu_is_used_without_one(tmp_path):
 
 def test_auto_is_the_device_that_cuda_is(cuda):
     assert resolve_device("auto") == resolve_device("cuda")
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def emptied():
+    """Remove models of the pretended device from the store when a test ends."""
+    release()
+    yield
+    release()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"pooling": mode} for mode in ("cls", "mean", "max", "head_input", "readout")),
+        {"pooling": "mean", "layer": 1},
+        {"pooling": [("head_input", -1), ("mean", 1)]},
+    ],
+    ids=str,
+)
+def test_vectors_equal_those_of_the_cpu(options, checkpoint, cuda, emptied):
+    found, expected = (
+        TransformerEncoder(checkpoint, device=device, **options).transform(TEXTS)
+        for device in ("auto", "cpu")
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_encoding_copies_each_batch_once_and_waits_only_at_the_end(checkpoint, cuda, emptied):
+    encoder = TransformerEncoder(checkpoint, pooling="mean", batch_tokens=16)
+    encoder.transform(TEXTS)
+    cuda.clear()
+    encoder.transform(TEXTS)
+    copies = {name: n for (kind, name, _), n in cuda.items() if kind == "to device"}
+    assert set(copies) == {"non_blocking"}
+    assert cuda.of("to host") + cuda.of("wait") <= len(TEXTS)
+
+
+def test_the_cache_is_that_of_the_cpu(checkpoint, cuda, emptied, tmp_path):
+    cache = EmbeddingCache(tmp_path)
+    first = TransformerEncoder(checkpoint, cache=cache).transform(TEXTS)
+    again = TransformerEncoder(checkpoint, cache=cache, device="cpu").transform(TEXTS)
+    np.testing.assert_array_equal(first, again)
+
+
+def test_a_checkpoint_is_loaded_once_for_auto_and_cuda(checkpoint, cuda, emptied):
+    first, second = (
+        TransformerEncoder(checkpoint, device=device)._backbone() for device in ("auto", "cuda")
+    )
+    assert first is second
+
+
+def test_checkpoint_and_adapter_classify_as_on_the_cpu(checkpoint, cuda, emptied):
+    labels = np.arange(len(TEXTS)) % 3
+    results = []
+    for device in ("cpu", "cuda"):
+        encoder = TransformerEncoder(checkpoint, device=device)
+        model = AdaptedEncoder(encoder, IStarAdapter(device=device, **SHORT)).fit(TEXTS, labels)
+        results.append(np.concatenate([model.transform(TEXTS), model.predict_proba(TEXTS)], 1))
+    np.testing.assert_allclose(*results, atol=1e-4)
+
+
+def test_a_head_is_read_from_the_device(checkpoint, cuda, emptied):
+    encoder, head = load_checkpoint(checkpoint)
+    expected = load_checkpoint(checkpoint, device="cpu")[1]
+    np.testing.assert_array_equal(head.coef_, expected.coef_)
+    assert encoder._backbone().model.device.type == "cuda"
+
+
+def test_the_readout_is_fitted_to_vectors_of_a_teacher_on_the_device(checkpoint, cuda, emptied):
+    model = AdaptedEncoder(str(checkpoint), TeacherReadout(), teacher=str(checkpoint)).fit(TEXTS)
+    assert np.isfinite(model.transform(TEXTS)).all()
+    expected = TransformerEncoder(checkpoint, device="cpu", pooling="mean").transform(TEXTS)
+    assert model.transform(TEXTS).shape[0] == len(expected)
+
+
+def test_a_training_with_a_penalty_and_an_isobn_layer_equals_that_on_the_cpu(cuda, tmp_path):
+    found = []
+    for use_cpu in (True, False):
+        model = add_isobn(make_model(num_hidden_layers=1, hidden_dropout_prob=0.0))
+        arguments = quiet_arguments(tmp_path, max_steps=2, use_cpu=use_cpu, logging_steps=1)
+        trainer = IsotropyTrainer(
+            model, arguments, train_dataset=make_rows(16), penalty=IsoScoreLoss(zeta=0.2), lam=0.5
+        )
+        trainer.train()
+        found.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
+    np.testing.assert_allclose(*found, rtol=1e-4)
+
+
+# --- folders and graphs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", [export_onnx, to_sentence_transformer, merge_into_checkpoint])
+def test_what_is_written_is_what_the_cpu_writes(write, shallow, cuda, emptied, tmp_path):
+    encoder = TransformerEncoder(shallow, device="cuda")
+    model = AdaptedEncoder(encoder, LogitPreservingWhitening()).fit(TEXTS)
+    if write is export_onnx:
+        assert write(model, tmp_path / "served" / "model.onnx").exists()
+    else:
+        assert write(model, shallow, tmp_path / "served").exists()
+
+
+def test_a_live_model_on_the_device_is_encoded_and_exported(shallow, cuda, emptied, tmp_path):
+    live = AutoModelForSequenceClassification.from_pretrained(shallow).to("cuda")
+    encoder = TransformerEncoder((live, AutoTokenizer.from_pretrained(shallow)))
+    expected = TransformerEncoder(shallow, device="cpu").transform(TEXTS)
+    np.testing.assert_allclose(encoder.transform(TEXTS), expected, atol=1e-5)
+    model = AdaptedEncoder(encoder, LogitPreservingWhitening()).fit(TEXTS)
+    assert export_onnx(model, tmp_path / "served" / "model.onnx").exists()
+
+
+# --- losses and geometry -------------------------------------------------------------------------
+
+MEASURES = {
+    "isoscore_star": lambda Z: IsoScoreLoss(zeta=0.2)(Z, Z.detach().T.cov()),
+    "isoscore": lambda Z: IsoScoreLoss(bias_corrected=True)(Z),
+    "degenerate": lambda Z: IsoScoreLoss()(Z * 0),
+    "cosreg": CosRegLoss(),
+    "spectrum": SpectrumControlLoss(c1=2.0),
+    "entropy": PersistentEntropyLoss(),
+    "entropy of all bars": lambda Z: PersistentEntropyLoss("all")(Z, torch.arange(len(Z)) % 2),
+    "joint": lambda Z: JointLoss(0.5, "ema").to(Z.device)(Z.square().mean(), Z.var()),
+    "bars": lambda Z: persistence_bars(Z).sum(),
+    "moments": lambda Z: Moments().update(Z).covariance().sum() + 0 * Z.sum(),
+}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_loss_and_its_gradient_equal_those_of_the_cpu(name, cuda):
+    points = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
+    results = []
+    for device in ("cpu", "cuda"):
+        Z = points.clone().to(device).requires_grad_()
+        value = MEASURES[name](Z)
+        value.backward()
+        results.append((value.detach().cpu(), Z.grad.cpu()))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_an_isobn_layer_keeps_its_statistics_on_the_device(cuda):
+    layer = IsoBNLayer(8).to("cuda")
+    rows = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(layer(rows.to("cuda")).cpu(), IsoBNLayer(8)(rows), rtol=1e-4, atol=0)
+    assert {buffer.device.type for buffer in layer.buffers()} == {"cuda"}

@@ -204,8 +204,8 @@ class _Readout(nn.Module):
         # Around a centre, because float32 rounds the vectors of a narrow cone too coarsely.
         centre = centre.astype(np.float32).astype(np.float64)
         offset = outputs.vectors(centre[None])[0]
-        self.normalize = normalize
-        self.centre, self.adapter = _tensor(centre), _linear(Affine(outputs.vectors.matrix, offset))
+        self.normalize, self.adapter = normalize, _linear(Affine(outputs.vectors.matrix, offset))
+        self.register_buffer("centre", _tensor(centre))
         self.head = None if outputs.logits is None else _linear(outputs.logits)
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, ...]:
