@@ -1,18 +1,14 @@
 """A pretended CUDA device, so that what runs on a GPU is tested on machines without one.
 
-Inside :func:`pretended_cuda`, torch finds one GPU. Its tensors say that they lie on "cuda:0", but
-their memory is the CPU's, and operations run there after the checks that CUDA makes: tensors of two
-devices in one operation, a generator of the CPU and ``.numpy()`` raise. The context gives a record
-of the kernels, the copies, and the places where the host waits for the device. Streams, memory,
-TF32 and the rounding of a GPU are not pretended.
-
-It replaces internals of torch, so it only works with the builds that :data:`UNAVAILABLE` admits.
-Import this module before the first backward pass of a process: autograd then starts the threads of
-its devices.
+Its tensors say that they lie on "cuda:0", but their memory is the CPU's, and operations run there
+after the checks of CUDA: tensors of two devices, a generator of the CPU and ``.numpy()`` raise.
+Kernels, copies and waits of the host are counted. Streams, memory, TF32 and rounding are not
+pretended. Import this module before the first backward pass, which starts the devices' threads.
 """
 
 import ctypes
 import sys
+import warnings
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -24,16 +20,11 @@ from torch import Tensor
 from torch.storage import _StorageBase
 from torch.utils._pytree import tree_leaves, tree_map
 
-UNAVAILABLE = ""
-"""Why no device can be pretended here; empty if one can."""
-if torch.version.cuda or torch.version.hip:
-    UNAVAILABLE = "this build of torch has kernels for a GPU, and would not use pretended ones"
-elif not torch.__version__.startswith("2.13.") or not sys.platform.startswith("linux"):
-    UNAVAILABLE = "a GPU is pretended by internals of torch 2.13 for Linux"
+UNAVAILABLE = ""  # or why no device can be pretended here
+if torch.version.cuda or torch.version.hip or not torch.__version__.startswith("2.13."):
+    UNAVAILABLE = "a GPU is pretended by internals of the CPU builds of torch 2.13"
 
 CPU, CUDA = 1, 2  # numbers of the devices in DLPack
-_RANDOM = (torch.cuda, torch.cuda.random)
-_LIBRARIES = Path(torch.__file__).parent / "lib"
 _TAKES_NUMBER_OF_CPU = {"_index_put_impl_", "fill_", "masked_fill", "masked_fill_"}
 _ANSWERS = {  # of functions of torch.cuda
     **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True),
@@ -45,27 +36,18 @@ _ANSWERS = {  # of functions of torch.cuda
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _yes = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)(lambda hooks: True)
-
-
-class _Guard(torch._C._acc.DeviceGuard if not UNAVAILABLE else object):
-    def type_(self):
-        return torch._C._autograd.DeviceType.CUDA
-
-
-_guard = _Guard()
 if not UNAVAILABLE:
     # Autograd asks the guard of a device for its stream. Python can set only that of device 20.
-    _core = ctypes.CDLL(str(_LIBRARIES / "libc10.so"))
+    _type = {"type_": lambda self: torch._C._autograd.DeviceType.CUDA}
+    _guard = type("_Guard", (torch._C._acc.DeviceGuard,), _type)()
+    _core = ctypes.CDLL("libc10.so")
     _guards = (ctypes.c_void_p * 21).in_dll(_core, "_ZN3c104impl26device_guard_impl_registryE")
     torch._C._acc.register_python_privateuseone_device_guard(_guard)
     _guards[1], _guards[20] = _guards[20], None
 
 
 class Record(Counter):
-    """Numbers of events by kind, operation and the line of isoadapt that caused them.
-
-    The kinds are "kernel", "to device", "to host" and "wait".
-    """
+    """Numbers of events ("kernel", "to device", "to host", "wait"), by operation and code line."""
 
     def add(self, kind, name):
         frame = sys._getframe()
@@ -74,8 +56,10 @@ class Record(Counter):
         line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else "elsewhere"
         self[kind, name, line] += 1
 
+    def __sub__(self, earlier):
+        return Record(super().__sub__(earlier))
+
     def of(self, *kinds):
-        """Return the number of events of some kinds."""
         return sum(number for key, number in self.items() if key[0] in kinds)
 
 
@@ -94,12 +78,9 @@ def _check(op, name, args):
     written = any(each is args[0] and op._schema.arguments[0].alias_info for each in host)
     pointwise = torch.Tag.pointwise in op.tags or name in _TAKES_NUMBER_OF_CPU
     if written or len(host) > (3 if name == "where" else pointwise) or any(x.ndim for x in host):
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"cuda:0 and cpu! (in {op})"
-        )
+        raise RuntimeError(f"tensors are on two devices, cuda:0 and cpu, in {op}")
     if any(isinstance(each, torch.Generator) and each.device.type == "cpu" for each in leaves):
-        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+        raise RuntimeError(f"the generator is on the CPU in {op}")
 
 
 def _waits(op, name, args):
@@ -164,25 +145,26 @@ def pretended_cuda():
     """Pretend that torch finds one GPU; its tensors cannot be used after the context."""
     record, library = Record(), torch.library.Library("aten", "IMPL")
     # Autograd asks the hooks of CUDA, by three virtual methods, whether torch is built with it.
-    hooks = ctypes.CDLL(str(_LIBRARIES / "libtorch_cpu.so"))["_ZN2at6detail12getCUDAHooksEv"]
+    hooks = ctypes.CDLL("libtorch_cpu.so")["_ZN2at6detail12getCUDAHooksEv"]
     hooks.restype = ctypes.c_void_p
     table = ctypes.c_void_p.from_address(hooks())
     original, changed = table.value, (ctypes.c_void_p * 100)()
     ctypes.memmove(changed, original - 16, 800)
     changed[4:7] = [ctypes.cast(_yes, ctypes.c_void_p).value] * 3
     table.value = ctypes.addressof(changed) + 16
-    for full in torch._C._dispatch_get_all_op_names():
-        own = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU")
-        own |= full == "aten::copy_" or (full.startswith("aten::_foreach_") and "out" not in full)
-        if full.startswith("aten::") and own:
-            name, _, overload = full[6:].partition(".")
-            op = getattr(getattr(torch.ops.aten, name), overload or "default")
-            library.impl(op, partial(_run, record, op), "CUDA")
+    with warnings.catch_warnings(action="ignore"):  # some operations have a general kernel
+        for full in torch._C._dispatch_get_all_op_names():
+            own = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU")
+            own |= full.startswith(("aten::copy_", "aten::_foreach_")) and "out" not in full
+            if full.startswith("aten::") and own:
+                name, _, overload = full[6:].partition(".")
+                op = getattr(getattr(torch.ops.aten, name), overload or "default")
+                library.impl(op, partial(_run, record, op), "CUDA")
     clone = _StorageBase.clone
     replaced = [
         *((torch.cuda, name, lambda *_, a=answer, **__: a) for name, answer in _ANSWERS.items()),
-        *((m, "get_rng_state", lambda *_: torch.get_rng_state()) for m in _RANDOM),
-        *((m, "set_rng_state", lambda state, *_: torch.set_rng_state(state)) for m in _RANDOM),
+        (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
+        (torch.cuda, "set_rng_state", lambda state, *_: torch.set_rng_state(state)),
         (_StorageBase, "to", _copied),
         (_StorageBase, "clone", lambda own: (_copied if own.is_cuda else clone)(own)),
         (Tensor, "pin_memory", lambda self, *_: self.clone()),
