@@ -1,17 +1,19 @@
 """Comparison of a GPU with the CPU: `python -m benchmarks.speed.gpu`.
 
-It checks that CPU and CUDA give the same results, measures both, and makes the encoder run out of
-memory on purpose. `--device cpu --quick` runs all parts on small sizes without a GPU.
+It first says what it checks. Parts that do not begin within `--seconds` are left out. `--quick`
+uses small sizes; with `--device cpu` no GPU is needed.
 """
 
 import argparse
 import os
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from sklearn.model_selection import GridSearchCV
 
 from benchmarks._data import Embeddings, bumpy_cloud, embeddings_or_cone, narrow_cone, shared_folder
 from benchmarks._versions import versions, written
-from benchmarks.speed._harness import Result, compare, table
+from benchmarks.speed._harness import Measurement, Result, compare, seconds_of, table
 from benchmarks.speed.finetuning import penalty_share
 from benchmarks.speed.isoscore import isoscore_by_singular_values, value_and_gradient
 from benchmarks.speed.search import GRID, SMALL
@@ -32,6 +34,7 @@ from isoadapt import (
     IsotropyLayer,
     IStarAdapter,
     SpectrumControlAdapter,
+    TeacherReadout,
     TopologicalEntropyAdapter,
     TransformerEncoder,
 )
@@ -65,7 +68,7 @@ def finished(function: Callable[..., Any], *args: Any) -> Callable[[], None]:
 
 
 def scores(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Check that both devices give the same score and gradient, and time two algorithms."""
+    """IsoScore and its gradient, against an algorithm by singular values."""
     for n in (64, 200) if quick else (64, 700, 8192):
         cloud = bumpy_cloud(n, D, seed=0)
         there = cloud.to(device)
@@ -85,7 +88,7 @@ def scores(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def moments(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Check that the device and the CPU give the same covariance, and time one pass."""
+    """Moments: the covariance, in one pass."""
     n, d = (500, 32) if quick else (200_000, 384)
     points = bumpy_cloud(n, d, seed=0) + 100
     there = points.to(device)
@@ -105,7 +108,7 @@ def moments(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def layer(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Check that fits on both devices give the same geometry, and time them."""
+    """Fits of an Isotropy Layer: the IsoScore they reach."""
     data = _data(quick)
 
     def fit(place: str, **settings: Any) -> IsotropyLayer:
@@ -129,7 +132,7 @@ def layer(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def adapters(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Check that each other trained adapter gives similar outputs when fitted on both devices."""
+    """Fits of each other trained adapter: their outputs."""
     data = narrow_cone(*(300, 16) if quick else (2000, 96), seed=0)
     # With validation rows, rounding may change the epoch that is kept.
     short = {"validation_fraction": None, "random_state": 0, "max_epochs": 3}
@@ -164,7 +167,7 @@ def adapters(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def bars(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Check that bars and the gradient of persistent entropy stay on the device and are right."""
+    """Bars and the gradient of persistent entropy, which stay on the device."""
     cloud = bumpy_cloud(100 if quick else 1000, D, seed=0)
     there = cloud.to(device)
 
@@ -191,41 +194,42 @@ def bars(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def search(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Check that a joint search scores as single fits and as the CPU does, and time it."""
+    """A search of 24 × 5 fits: its scores are those of single fits and of the CPU."""
     data, grid = _data(quick), SMALL if quick else GRID
+    adapter = IStarAdapter(data.head, max_epochs=5, random_state=0)
 
-    def found(kind: type, place: str) -> Any:
-        adapter = IStarAdapter(data.head, max_epochs=5, device=place, random_state=0)
+    def found(kind: type, place: str, grid: dict[str, list[float]]) -> Any:
+        adapter.set_params(device=place)
         searched = kind(adapter, grid, cv=5, refit=False).fit(data.X_train, data.y_train)
         return searched.cv_results_["mean_test_score"]
 
-    batched = found(AdapterSearchCV, device.type)
-    agree("AdapterSearchCV, scores on CPU", found(AdapterSearchCV, "cpu"), batched, 0.003)
-    agree("AdapterSearchCV, scores one by one", found(GridSearchCV, device.type), batched, 0.003)
-    yield compare(
-        f"AdapterSearchCV on {device.type}, {len(batched)} candidates × 5 folds, against "
-        "GridSearchCV there",
-        finished(found, AdapterSearchCV, device.type),
-        finished(found, GridSearchCV, device.type),
-        repeats=1,
-        target=None if quick else 25.0,
-        n=len(data.X_train),
-        d=data.X_train.shape[1],
-    )
+    few = {name: values[:1] for name, values in grid.items()}
+    begun = time.perf_counter()
+    scores = found(AdapterSearchCV, device.type, grid)
+    seconds = time.perf_counter() - begun
+    name, n_fits = f"AdapterSearchCV on {device.type}", 5 * len(scores)
+    yield Measurement(f"{name}, {n_fits} fits", (seconds,), {"n": len(data.X_train)})
+    begun = time.perf_counter()
+    alone = found(GridSearchCV, device.type, few)
+    each = (time.perf_counter() - begun) / 5
+    yield Measurement("one fit of GridSearchCV there", (each,), {"n": len(data.X_train)})
+    print(f"{name}: {n_fits * each / seconds:.1f} times as fast as single fits (target 25)")
+    agree("AdapterSearchCV, scores on CPU", found(AdapterSearchCV, "cpu", few), alone, 0.003)
+    agree("AdapterSearchCV, scores one by one", alone, scores[:1], 0.003)
 
 
 def encoder(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Check that both devices give the same vectors, also with halved batches, and time them."""
+    """Vectors of texts, with batches halved when memory runs out; tokens in a second."""
     folder, texts = _checkpoint(), _texts(quick)
     on_cpu, on_device = (TransformerEncoder(folder, device=place) for place in ("cpu", device))
     expected = on_cpu.transform(texts)
     agree("TransformerEncoder", expected, on_device.transform(texts), 1e-3)
-    if device.type == "cuda":
+    if device.type == "cuda" and not quick:
         greedy = TransformerEncoder(folder, device=device, batch_tokens=4_000_000)
         with _little_memory(extra=256 * 2**20):
             found = greedy.transform(texts)
         agree("TransformerEncoder short of memory, batches halved", expected, found, 1e-3)
-    yield compare(
+    result = compare(
         f"TransformerEncoder, {device.type} against CPU",
         lambda: on_device.transform(texts),
         lambda: on_cpu.transform(texts),
@@ -233,10 +237,12 @@ def encoder(device: torch.device, quick: bool) -> Iterator[Result]:
         n=len(texts),
         d=expected.shape[1],
     )
+    _tell_tokens(f"float32 on {device.type}", folder, texts, result.ours_s)
+    yield result
 
 
 def bfloat16(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Check that the mean cosine of bfloat16 to float32 vectors is near 1, and time both."""
+    """Vectors in bfloat16: their mean cosine to those in float32 is near 1; tokens in a second."""
     folder, texts = _checkpoint(), _texts(quick)
     exact, half = (
         TransformerEncoder(folder, device=device, dtype=dtype) for dtype in ("float32", "bfloat16")
@@ -246,7 +252,7 @@ def bfloat16(device: torch.device, quick: bool) -> Iterator[Result]:
     cosines = (expected * found).sum(axis=1) / lengths
     agree("bfloat16, mean cosine to float32", 1.0, cosines.mean(), 1e-3)
     print(f"bfloat16, lowest cosine to float32: {cosines.min():.4f}")
-    yield compare(
+    result = compare(
         f"TransformerEncoder on {device.type}, bfloat16 against float32",
         lambda: half.transform(texts),
         lambda: exact.transform(texts),
@@ -254,10 +260,27 @@ def bfloat16(device: torch.device, quick: bool) -> Iterator[Result]:
         n=len(texts),
         d=expected.shape[1],
     )
+    _tell_tokens(f"bfloat16 on {device.type}", folder, texts, result.ours_s)
+    yield result
+
+
+def readout(device: torch.device, quick: bool) -> Iterator[Result]:
+    """A readout of the columns that the device computes: its vectors are those of the CPU."""
+    folder, texts = _checkpoint(), _texts(quick)
+    found = []
+    for place in (device, "cpu"):
+        encoder = TransformerEncoder(folder, pooling="readout", device=place)
+        teacher = TransformerEncoder(folder, pooling="mean", device=place).transform(texts)
+        columns, fit = encoder.transform(texts), TeacherReadout(ridge=0.01).fit
+        found.append((fit(columns, teacher).transform(columns), columns, teacher))
+    agree("TeacherReadout", found[1][0], found[0][0], 1e-2)
+    seconds = seconds_of(lambda: fit(*found[0][1:]))
+    sizes = {"n": len(texts), "d": found[0][1].shape[1]}
+    yield Measurement("TeacherReadout.fit, which runs on the CPU", (seconds,), sizes)
 
 
 def cache(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Check that a cache encodes each unique text once, and time reading against encoding."""
+    """A cache: each unique text is encoded once; reading against encoding."""
     folder, texts = _checkpoint(), _texts(quick)
     bare = TransformerEncoder(folder, device=device)
     with tempfile.TemporaryDirectory() as store:
@@ -279,11 +302,23 @@ def cache(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def finetuning(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Measure the share of a fine-tuning step that each penalty takes, and Σ_S."""
+    """Fine-tuning: the share of a step that each penalty takes, and Σ_S."""
     return penalty_share(device, *((1, 4, 16) if quick else (25, 32, 4096)))
 
 
-PARTS = (scores, moments, layer, adapters, bars, search, encoder, bfloat16, cache, finetuning)
+PARTS = (
+    encoder,
+    bfloat16,
+    layer,
+    search,
+    readout,
+    adapters,
+    scores,
+    moments,
+    bars,
+    cache,
+    finetuning,
+)
 
 
 def _data(quick: bool) -> Embeddings:
@@ -301,6 +336,13 @@ def _checkpoint() -> Path:
 def _texts(quick: bool) -> list[str]:
     rng = np.random.default_rng(0)
     return [" ".join(rng.choice(WORDS, k)) for k in rng.integers(4, 60, 40 if quick else 2000)]
+
+
+def _tell_tokens(name: str, folder: Path, texts: list[str], seconds: Sequence[float]) -> None:
+    from transformers import AutoTokenizer
+
+    n_tokens = sum(map(len, AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]))
+    print(f"TransformerEncoder, {name}: {n_tokens / median(seconds):,.0f} tokens in a second")
 
 
 @contextmanager
@@ -323,13 +365,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.gpu", description=__doc__)
     parser.add_argument("--device", type=torch.device, default="cuda", help="compared with the CPU")
     parser.add_argument("--quick", action="store_true", help="small sizes, one repeat, no targets")
+    parser.add_argument("--seconds", type=float, default=330, help="no part begins after these")
     options = parser.parse_args(arguments)
     if options.device.type == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here: nothing to measure")
         return 0
+    print(f"On {options.device} and on the CPU, this checks and measures, in this order:")
+    print("\n".join(f"- {part.__name__}: {part.__doc__}" for part in PARTS), flush=True)
     results: list[Result] = []
     failed: list[str] = []
+    begun = time.perf_counter()
     for part in PARTS:
+        spent = time.perf_counter() - begun
+        if spent > options.seconds:
+            print(f"{part.__name__}: left out after {spent:.0f} s", flush=True)
+            continue
+        print(f"\n{part.__name__}, after {spent:.0f} s", flush=True)
         try:
             results += part(options.device, options.quick)
         except Exception:  # continue with the other parts

@@ -1,16 +1,22 @@
-"""The checks of `benchmarks.speed.gpu`, tried on the CPU."""
+"""The checks of `benchmarks.speed.gpu`, tried on a pretended GPU."""
 
 import pytest
 import torch
 
 from benchmarks.speed import gpu
 from benchmarks.speed._harness import Measurement
+from isoadapt.encoders import release
+from tests.pretended_cuda import UNAVAILABLE, pretended_cuda
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
 @pytest.mark.parametrize("part", gpu.PARTS, ids=lambda part: part.__name__)
-def test_each_part_runs_and_finds_the_devices_agree(part):
-    assert list(part(torch.device("cpu"), True))
+def test_each_part_runs_and_finds_the_devices_agree(part, checkpoint, monkeypatch):
+    monkeypatch.setenv("ISOADAPT_MODEL", str(checkpoint))
+    with pretended_cuda():
+        assert list(part(torch.device("cuda"), True))
+        release()
 
 
 def test_a_part_that_fails_does_not_keep_the_others_from_running(monkeypatch, capsys):
