@@ -1,164 +1,164 @@
 """The demo as a user meets it."""
 
+import json
 import re
 import shutil
 
 import joblib
+import numpy as np
 import pytest
 
 from isoadapt import AdaptedEncoder, LogitPreservingWhitening
-from isoadapt.adapters import _registry
-from isoadapt.adapters._registry import METHODS
-from isoadapt.cli._demo import _read_tables
+from isoadapt.adapters import _heads
+from isoadapt.adapters._registry import Variant
+from isoadapt.cli import _demo
 from isoadapt.cli._options import Console
 from isoadapt.datasets import load_similarity_pairs
-from tests.cli.command_line import fail, run
+from tests.cli.command_line import fail, succeed
+
+VARIANTS = [
+    Variant("IsotropyLayer, minibatch", "IsotropyLayer", {"max_epochs": 1}),
+    Variant("CosRegAdapter", "CosRegAdapter", {"max_epochs": 1}),
+    Variant("AllButTheTop, head refit", "AllButTheTop", {}),
+    Variant("LogitPreservingWhitening", "LogitPreservingWhitening", {}),
+    Variant("Whitening, oas, head refit", "Whitening", {"shrinkage": "oas"}, brief=False),
+]
+# The few epochs of the small demo end while the scores still rise.
+pytestmark = pytest.mark.filterwarnings("ignore:training ended at max_epochs")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_and_quick():
+    """A few adapters, and logistic heads whose penalty is not searched."""
+    fit = _heads._fit_logistic
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_heads, "_fit_logistic", lambda *rows: fit(*rows[:3], 0 * rows[3]))
+        patch.setattr(_demo, "installed_variants", lambda: VARIANTS)
+        yield
 
 
 @pytest.fixture(scope="module")
-def result(tables, checkpoint, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demo")
+def options(tables, checkpoint):
+    """The options of a demo of 90 texts, whose labels are in a column of another name."""
     for name in ("train.tsv", "dev.tsv"):
-        (folder / name).write_text((tables / name).read_text().replace("label", "kind", 1))
-    options = ["--train", folder / "train.tsv", "--dev", folder / "dev.tsv", "--label", "kind"]
-    out = folder / "out"
-    return run("demo", *options, "--checkpoint", checkpoint, "--out", out), out
+        kinds = (tables / name).read_text().replace("label", "kind", 1)
+        (tables / f"kinds-{name}").write_text(kinds)
+    files = ["--train", tables / "kinds-train.tsv", "--dev", tables / "kinds-dev.tsv"]
+    return [*files, "--label", "kind", "--checkpoint", checkpoint]
 
 
-# The few epochs of the small demo end while the scores still rise.
-@pytest.mark.filterwarnings("ignore:training ended at max_epochs")
-class TestDemo:
-    def test_one_table_and_one_sentence(self, result):
-        completed, _ = result
-        assert completed.code in (None, 0), completed
-        lines = completed.stdout.splitlines()
-        header = next(line for line in lines if "accuracy" in line and "EV1" in line)
-        for column in (
-            "MCC",
-            "loss",
-            "IsoScore",
-            "cosine",
-        ):
-            assert column in header
-        for row in (
-            "no adapter",
-            "head refit only",
-            "same layer, no penalty",
-            "IsotropyLayer, minibatch",
-            "IsotropyLayer, exact",
-            *(name for name in METHODS.values() if name != "IsotropyLayer"),
-        ):
-            assert sum(line.startswith(row) for line in lines) == 1
-        assert max(len(line) for line in lines if "/" not in line) <= 100  # paths may be longer
-        assert "Traceback" not in completed.stderr
+@pytest.fixture(scope="module")
+def result(options, tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "out"
+    return succeed("demo", *options, "--out", out), out
 
-    def test_logits_are_preserved_in_the_table(self, result):
-        lines = result[0].stdout.splitlines()
-        base = next(line for line in lines if line.startswith("no adapter")).split()
-        kept = next(line for line in lines if line.startswith("LogitPreserving")).split()
-        assert base[2:5] == kept[1:4]
 
-    def test_it_ends_with_similarity(self, result):
-        table = result[0].stdout.partition("102 graded sentence pairs")[2]
-        starts = ("classifier's vectors  ", "classifier's vectors, centred", "adapted by LogitPre")
-        assert all(f"\n{start}" in table for start in starts)
-        assert "It changed 0 of 90 predictions" in table
-        assert "\nencoder before fine-tuning" not in table
-        assert "is usually better still at similarity" in table
+def rows_of(text):
+    """The lines of the table of adapters, without its header."""
+    table = text.partition("Adapters, judged")[2].partition("changed:")[0]
+    return [re.split(r"\s{2,}", line) for line in table.splitlines()[4:] if line]
 
-    def test_the_end_is_a_search_and_its_code(self, result, checkpoint):
-        lines = result[0].stdout.partition("\nSearch among ")[2].splitlines()
+
+class TestOutput:
+    def test_the_story_is_told_before_the_table_of_adapters(self, result):
+        text = result[0].stdout
+        starts = [text.find(f"\n{start}") for start in _parts()]
+        assert -1 not in starts
+        assert starts == sorted(starts)
+        assert "It changes 0 of 90 predictions." in text.replace("\n", " ")
+        assert "encoder before fine-tuning  " not in text  # is not known
+        assert max(map(len, (line for line in text.splitlines() if "/" not in line))) <= 100
+
+    def test_the_table_has_the_fast_adapters_one_other_and_the_controls(self, result):
+        controls = ["no adapter", "head refit only", "same layer, no penalty"]
+        adapters = [variant.name for variant in (VARIANTS[0], *VARIANTS[2:4])]
+        assert [row[0] for row in rows_of(result[0].stdout)] == controls + adapters
+
+    def test_the_repair_keeps_the_predictions(self, result):
+        rows = {name: figures for name, *figures in rows_of(result[0].stdout)}
+        base, kept = rows["no adapter"], rows["LogitPreservingWhitening"]
+        assert kept[:2] == [base[0], "0"]
+        assert kept[3:5] != base[3:5]  # IsoScore and EV1
+
+    def test_the_search_lists_neighbours_before_and_after(self, result):
         texts = load_similarity_pairs().right
-        nearest = [line[9:] for line in lines if line[:1] in {" ", "*"} and line[9:] in texts]
-        assert len(nearest) == 10  # five before, five after
-        assert str(checkpoint) in lines[-1]
+        assert sum(line[9:] in texts for line in result[0].stdout.splitlines()) == 10
+
+    def test_the_code_runs(self, result):
+        code = [line.strip() for line in result[0].stdout.splitlines() if line[:3] == "  m"]
         names = {each.__name__: each for each in (AdaptedEncoder, LogitPreservingWhitening)}
-        model = eval(lines[-1].strip(), names | {"texts": texts})
-        assert model.predict(texts[:2]).shape == (2,)
+        names["texts"] = load_similarity_pairs().left
+        exec(code[0], names)
+        repaired = joblib.load(result[1] / "pipeline.joblib")
+        assert (names["model"].predict(names["texts"]) == repaired.predict(names["texts"])).all()
 
     def test_picture_and_pipeline(self, result):
-        _, out = result
-        assert (out / "spectra.png").read_bytes().startswith(b"\x89PNG")
-        pipeline = joblib.load(out / "pipeline.joblib")
-        assert pipeline.predict(["the cat sat", "a dog ran"]).shape == (2,)
-        assert {path.name for path in out.iterdir()} == {"spectra.png", "pipeline.joblib"}
+        assert (result[1] / "spectra.png").read_bytes().startswith(b"\x89PNG")
+        assert {path.name for path in result[1].iterdir()} == {"spectra.png", "pipeline.joblib"}
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (["--train", "absent.tsv"], "--train and --dev must be given together"),
-            (["--label", "kind"], "give --train and --dev too"),
-            (["--out", __file__], "cannot be written to"),
-            (["--checkpoint", "{folder}"], "config.json"),
-        ],
-    )
-    def test_errors_are_one_line(self, options, message, tables, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)  # the results of `make demo` would be named first
-        options = [str(option).format(folder=tables) for option in options]
-        assert message in fail("demo", *options)
+
+def _parts():
+    raw, adapted = "classifier's vectors  ", "repaired by LogitPreservingWhitening  "
+    return [raw, adapted, "Search: ", "Adapters, judged", "no adapter", "Spectra", "What next?"]
+
+
+def test_all_adds_the_others_and_replaces_the_results(result, options):
+    before = {path.name: path.read_bytes() for path in result[1].iterdir()}
+    again = ["demo", *options, "--out", result[1], "--all"]
+    assert "--overwrite" in fail(*again)
+    assert {path.name: path.read_bytes() for path in result[1].iterdir()} == before
+    figures = json.loads(succeed(*again, "--overwrite", "--json").stdout)
+    assert "CosRegAdapter" in {row["adapter"] for row in figures["comparison"]["rows"]}
+    assert (result[1] / "spectra.png").read_bytes() != before["spectra.png"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--train", "absent.tsv"], "--train and --dev must be given together"),
+        (["--label", "kind"], "give --train and --dev too"),
+        (["--out", __file__], "cannot be written to"),
+        (["--checkpoint", "{folder}"], "config.json"),
+    ],
+)
+def test_errors_are_one_line(options, message, tables, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the results of `make demo` would be named first
+    assert message in fail("demo", *[str(each).format(folder=tables) for each in options])
 
 
 def test_texts_of_both_tables_are_not_evaluated_on(tables, capsys):
-    arguments = [tables / "train.tsv", tables / "dev.tsv", None, None, Console()]
-    _, _, all_dev, labels = _read_tables(*arguments)
-    lines = (tables / "train.tsv").read_text().splitlines()
-    both = (tables / "dev.tsv").read_text() + "\n".join(lines[1:31]) + "\n"
-    (tables / "both.tsv").write_text(both)
-    _, _, dev, dev_labels = _read_tables(arguments[0], tables / "both.tsv", *arguments[2:])
-    assert list(dev) == list(all_dev)
-    assert dev_labels.tolist() == labels.tolist()
+    train, dev = tables / "train.tsv", tables / "dev.tsv"
+    (tables / "both.tsv").write_text(
+        "\n".join([*dev.read_text().splitlines(), *train.read_text().splitlines()[1:31]])
+    )
+    expected = _demo._read_tables(train, dev, None, None, Console())[2:]
+    found = _demo._read_tables(train, tables / "both.tsv", None, None, Console())[2:]
+    assert all(map(np.array_equal, found, expected))
     assert re.search("Note: 30 texts of .*both.tsv are in .* too", capsys.readouterr().err)
-    same = ["--train", tables / "train.tsv", "--dev", tables / "train.tsv"]
+    same = ["--train", train, "--dev", train]
     assert "every text of" in fail("demo", *same, "--checkpoint", "m", "--out", tables / "new")
+    assert not (tables / "new").exists()
 
 
-@pytest.mark.parametrize("options", [[], ["--checkpoint", "no/such/checkpoint"]])
-def test_a_failed_demo_leaves_no_folders(options, tables, tmp_path):
-    texts = ["--train", tables / "train.tsv", "--dev", "absent.tsv"]
-    if options:
-        texts[-1] = tables / "dev.tsv"
-    fail("demo", *texts, *options, "--out", tmp_path / "a" / "b")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_checkpoint_is_replaced_with_a_flag_only(tables, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("isoadapt.cli._demo.minilm_folder", lambda: checkpoint)
-    shutil.copytree(checkpoint, tmp_path / "checkpoint")
-    before = (tmp_path / "checkpoint" / "model.safetensors").read_bytes()
-    texts = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
-    message = fail("demo", *texts, "--out", tmp_path)
-    assert "exists and is not empty" in message
-    assert "--overwrite" in message
-    assert (tmp_path / "checkpoint" / "model.safetensors").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-@pytest.mark.parametrize("name", ["spectra.png", "pipeline.joblib", "checkpoint"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_results_are_checked_before_anything_is_computed(name, kind, tables, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["spectra.png", "pipeline.joblib", "checkpoint"])
+def test_results_are_checked_before_anything_is_computed(name, kind, tmp_path, monkeypatch):
     for step in ("_read_tables", "minilm_folder", "load_checkpoint"):
-        monkeypatch.setattr(f"isoadapt.cli._demo.{step}", lambda *args: pytest.fail("too late"))
+        monkeypatch.setattr(_demo, step, lambda *args: pytest.fail("too late"))
     path = tmp_path / name
     if kind == "folder":
         path.mkdir()
         path /= "mine.txt"
     path.write_text("mine")
-    texts = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv", "--out", tmp_path]
-    assert "choose another" in fail("demo", *texts)
-    assert path.read_text() == "mine"
-    if kind == "folder" or name == "checkpoint":  # of the wrong kind
-        fail("demo", *texts, "--overwrite")
+    replaceable = kind == "file" and name != "checkpoint"
+    for flags in [[]] if replaceable else [[], ["--overwrite"]]:
+        assert str(tmp_path) in fail("demo", "--out", tmp_path, *flags)
         assert path.read_text() == "mine"
 
 
-def test_results_are_replaced_with_a_flag_only(result, tables, checkpoint, monkeypatch):
-    _, out = result
-    few = (*_registry.VARIANTS[:2], _registry.VARIANTS[-1])
-    monkeypatch.setattr(_registry, "VARIANTS", few)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    again = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
-    again += ["--checkpoint", checkpoint, "--out", out]
-    assert "--overwrite" in fail("demo", *again)
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    assert run("demo", *again, "--overwrite").code in (None, 0)
-    assert joblib.load(out / "pipeline.joblib").predict(["the cat sat"]).shape == (1,)
+def test_a_checkpoint_is_replaced_with_a_flag_only(checkpoint, tmp_path):
+    shutil.copytree(checkpoint, tmp_path / "checkpoint")
+    message = fail("demo", "--out", tmp_path)
+    assert "exists and is not empty" in message
+    assert "--overwrite" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
