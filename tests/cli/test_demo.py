@@ -2,19 +2,22 @@
 
 import json
 import re
-import shutil
+from functools import partial
 
 import joblib
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sklearn.preprocessing import normalize
 
-from isoadapt import AdaptedEncoder, LogitPreservingWhitening
+from isoadapt import AdaptedEncoder, LogitPreservingWhitening, TeacherReadout, load_checkpoint
 from isoadapt.adapters._registry import Variant
 from isoadapt.cli import _demo
 from isoadapt.cli._options import Console, labelled_texts
 from isoadapt.datasets import load_similarity_pairs
 from isoadapt.finetune import IsotropyTrainer
+from isoadapt.metrics import retrieval_report, similarity_correlation
+from isoadapt.model_selection import Comparison
 from tests.cli.command_line import fail, succeed
 
 VARIANTS = [
@@ -23,7 +26,9 @@ VARIANTS = [
     Variant("LogitPreservingWhitening", "LogitPreservingWhitening", {}),
     Variant("Whitening, oas, head refit", "Whitening", {"shrinkage": "oas"}, brief=False),
 ]
-LEFT, RIGHT, _ = load_similarity_pairs()
+LEFT, RIGHT, SCORES = load_similarity_pairs()
+RAW, ADAPTED = "classifier's vectors", "repaired by LogitPreservingWhitening"
+BEFORE = "encoder before fine-tuning"
 # The few epochs of the small demo end while the scores still rise.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:training ended at max_epochs"),
@@ -41,11 +46,10 @@ def options(tables, checkpoint, monkeypatch):
 
 def test_the_story_the_table_and_the_files(options, tmp_path):
     text = succeed("demo", *options, "--out", tmp_path).stdout
-    raw, repaired = "classifier's vectors  ", "repaired by LogitPreservingWhitening  "
-    parts = [raw, repaired, "Search: ", "Adapters, ", "no adapter", "Spectra", "What next?"]
+    parts = [RAW, ADAPTED, "Search: ", "Adapters, ", "no adapter", "Spectra", "What next?"]
     assert re.search(".*".join(f"\n{part}" for part in parts), text, re.DOTALL)
     assert "It changes 0 of 90 predictions." in text.replace("\n", " ")
-    assert "encoder before fine-tuning  " not in text  # is not known
+    assert f"{BEFORE}  " not in text  # is not known
     assert max(len(line) for line in text.splitlines() if "/" not in line) <= 100
     assert sum(line[9:] in RIGHT for line in text.splitlines()) == 10  # five before, five after
 
@@ -77,21 +81,70 @@ def test_all_adds_the_others_and_a_flag_replaces_results(options, tmp_path, monk
     assert joblib.load(tmp_path / "pipeline.joblib").predict(LEFT[:2]).shape == (2,)
 
 
-def test_sentences_of_a_pair_share_a_batch_and_embeddings_are_kept(
-    checkpoint, tmp_path, monkeypatch
-):
+def test_a_pair_shares_a_batch_and_embeddings_are_kept(checkpoint, tmp_path, monkeypatch):
     batches, train = [], IsotropyTrainer.train
     monkeypatch.setattr(_demo, "minilm_folder", lambda: checkpoint)
-    monkeypatch.setattr(
-        *(IsotropyTrainer, "train"),
-        lambda each: batches.extend(each.get_train_dataloader()) or train(each),
-    )
+    spy = lambda each: batches.extend(each.get_train_dataloader()) or train(each)  # noqa: E731
+    monkeypatch.setattr(IsotropyTrainer, "train", spy)
     settings = [tmp_path, False, _demo._QUICK, Console(quiet=True)]
     folder = _demo._fine_tune(LEFT[:20], np.tile([1, 0], 10), *settings)
     assert [batch["labels"].tolist() for batch in batches] == [[1, 0] * 8, [1, 0] * 2]
     old, new = (load_file(f"{each}/model.safetensors") for each in (checkpoint, folder))
     kept = {name for name in new if np.array_equal(new[name], old[name])}
     assert kept == {"bert.embeddings.word_embeddings.weight"}
+
+
+def test_the_vectors_are_those_of_the_public_estimators(checkpoint):
+    encoder, head = load_checkpoint(checkpoint)
+    texts = LEFT[:40]
+    taught = AdaptedEncoder(checkpoint, TeacherReadout(), checkpoint).fit(texts)
+    expected = {
+        RAW: encoder,
+        ADAPTED: AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts),
+        "repaired by TeacherReadout": taught,
+        BEFORE: encoder,
+    }
+    found = _demo.repair(encoder, head, texts, encoder.transform(texts), checkpoint, True)[1]
+    assert list(found) == list(expected)
+    for name, model in expected.items():
+        assert np.vstack(found[name]) == pytest.approx(model.transform(LEFT + RIGHT), abs=1e-4)
+    pairs = list(zip(texts[::2], texts[1::2], strict=True))  # a classifier of pairs
+    of_pairs = _demo.repair(encoder, head, pairs, encoder.transform(pairs), None, False)[1]
+    assert list(of_pairs) == [RAW, ADAPTED]
+    assert of_pairs[ADAPTED][0] == pytest.approx(found[ADAPTED][0], abs=1e-4)
+
+
+def test_the_figures_are_those_of_the_public_functions():
+    first, second = np.random.default_rng(0).normal(1, 1, (2, len(LEFT), 8))
+    found, asked = _demo.similarity((first, second)), np.flatnonzero(SCORES >= 4)
+    recall = retrieval_report(first[asked], second, asked, k=1).recall
+    assert found.correlation == similarity_correlation(first, second, SCORES)
+    assert found.first / found.asked == pytest.approx(recall)
+    query = normalize(first)[LEFT.index("He sold his car to pay for the operation.")]
+    cosines = dict(zip(RIGHT, normalize(second) @ query, strict=True))
+    nearest = sorted(cosines, key=cosines.get)[:-6:-1]
+    assert [sentence for _, sentence in found.nearest] == nearest
+    assert [cosine for cosine, _ in found.nearest] == pytest.approx([*map(cosines.get, nearest)])
+
+
+@pytest.mark.parametrize(
+    ("before", "ev1", "of_pairs", "expected", "other"),
+    [
+        (0.8, 0.95, False, ["is better still", "nearly on a line"], "as a single text"),
+        (0.6, 0.5, False, ["is not better here"], "nearly on a line"),
+        (None, 0.5, True, ["usually better still", "as a single text"], "nearly on a line"),
+    ],
+)
+def test_the_sentences_follow_from_the_figures(before, ev1, of_pairs, expected, other):
+    row = {"use": "classify", "metric": "accuracy", "score": 0.8, "ev1": ev1, "fit_seconds": 0.1}
+    row |= {"n_predictions": 90, "changed_predictions": 3}
+    rows = [row | {"adapter": name} for name in ("no adapter", "LogitPreservingWhitening")]
+    values = {RAW: 0.3, ADAPTED: 0.7} | ({} if before is None else {BEFORE: before})
+    found = {name: _demo.Similarity(value, 7, 34, [(0.5, "A.")]) for name, value in values.items()}
+    text = _demo.story(Comparison(rows, "", {}, []), found, "m", of_pairs).replace("\n", " ")
+    for part in (*expected, "0.300", "0.700", "7 of 34", f"{ev1:.0%}", "changes 3 of 90"):
+        assert part in text
+    assert other not in text
 
 
 @pytest.mark.parametrize(
@@ -101,24 +154,22 @@ def test_sentences_of_a_pair_share_a_batch_and_embeddings_are_kept(
         (["--label", "kind"], "give --train and --dev too"),
         (["--out", __file__], "cannot be written to"),
         (["--checkpoint", "{folder}"], "config.json"),
+        (["--train", "{folder}/dev.tsv", "--dev", "{folder}/dev.tsv"], "every text of"),
     ],
 )
-def test_errors_are_one_line(options, message, tables, tmp_path, monkeypatch):
+def test_errors_are_one_line_and_leave_no_files(options, message, tables, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the results of `make demo` would be named first
     assert message in fail("demo", *[str(each).format(folder=tables) for each in options])
+    assert not [*tmp_path.iterdir()]
 
 
 def test_texts_of_both_tables_are_not_evaluated_on(tables, capsys):
     train, dev, both = (tables / f"{name}.tsv" for name in ("train", "dev", "both"))
     both.write_text("\n".join([dev.read_text().strip(), *train.read_text().splitlines()[1:31]]))
-    expected, found = (
-        _demo._read_tables(train, each, None, None, Console()) for each in (dev, both)
-    )
+    read = partial(_demo._read_tables, train, text=None, label=None, console=Console())
+    expected, found = read(dev), read(both)
     assert all(map(np.array_equal, found[2:], expected[2:]))
     assert re.search("Note: 30 texts of .*both.tsv are in .* too", capsys.readouterr().err)
-    same = ["--train", train, "--dev", train]
-    assert "every text of" in fail("demo", *same, "--checkpoint", "m", "--out", tables / "new")
-    assert not (tables / "new").exists()
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
@@ -135,11 +186,3 @@ def test_results_are_checked_before_anything_is_computed(name, kind, tmp_path, m
     for flags in [[]] if replaceable else [[], ["--overwrite"]]:
         assert str(tmp_path) in fail("demo", "--out", tmp_path, *flags)
         assert path.read_text() == "mine"
-
-
-def test_a_checkpoint_is_replaced_with_a_flag_only(checkpoint, tmp_path):
-    shutil.copytree(checkpoint, tmp_path / "checkpoint")
-    message = fail("demo", "--out", tmp_path)
-    assert "exists and is not empty" in message
-    assert "--overwrite" in message
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
