@@ -33,9 +33,9 @@ from isoadapt.model_selection._compare._methods import is_fast
 from isoadapt.report import SpectrumDisplay
 
 # How much of the corpus is used, and settings that learn it soon: the sentences of a minimal pair
-# share a batch. The adapters need fewer texts.
-_N_TRAIN, _N_DEV, _N_FITTED = 2560, 600, 1000
-_QUICK = {"lr": 3e-4, "epochs": 1, "batch_size": 16, "shuffle": False, "freeze_embeddings": True}
+# share a batch.
+_N_TRAIN, _N_DEV = 1280, 600
+_QUICK = {"lr": 3e-4, "epochs": 2, "batch_size": 16, "shuffle": False, "freeze_embeddings": True}
 _REPAIR, _LAYER = "LogitPreservingWhitening", "IsotropyLayer, minibatch"
 _HIGHLIGHTED = (_REPAIR, _LAYER, "IsotropyLayer, exact", "AllButTheTop, head refit")
 _SPECTRA, _PIPELINE, _CHECKPOINT = "spectra.png", "pipeline.joblib", "checkpoint"
@@ -90,8 +90,6 @@ def demo(
         if checkpoint is None:
             settings = {"lr": 1e-4} if train else _QUICK
             checkpoint = _fine_tune(texts, labels, out, overwrite, settings, console)
-        if train is None:
-            texts, labels = texts[:_N_FITTED], labels[:_N_FITTED]
         start = time.perf_counter()
         console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
         encoder, head = load_checkpoint(checkpoint, verbose=console.verbose)
@@ -120,9 +118,12 @@ def demo(
         adapters_table(comparison),
         _next_steps(checkpoint, out, every),
     ]
-    figures = {"comparison": comparison.to_dict()}
-    figures["similarity"] = {name: each._asdict() for name, each in found.items()}
-    figures |= {"spectra": str(out / _SPECTRA), "pipeline": str(out / _PIPELINE)}
+    figures = {
+        "comparison": comparison.to_dict(),
+        "similarity": {name: each._asdict() for name, each in found.items()},
+        "spectra": str(out / _SPECTRA),
+        "pipeline": str(out / _PIPELINE),
+    }
     console.show("\n" + "\n\n".join(parts), figures)
 
 
@@ -150,6 +151,7 @@ def _read_tables(
 ) -> tuple[Any, Any, Any, Any]:
     """Read training and evaluation texts with labels, or generate a corpus without tables."""
     if train is None or dev is None:
+        console.say("Texts: English sentences, labelled as acceptable (1) or not (0).")
         corpus = make_acceptability(_N_TRAIN, _N_DEV)
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
     texts, labels = labelled_texts(train, text, label)
@@ -245,13 +247,13 @@ def story(
     line = ""
     if base["ev1"] >= _COLLAPSED:
         line = ", so they lie nearly on a line, and similarity and search fail on them"
-    n_pairs = len(load_similarity_pairs().scores)
+    n_pairs, n = len(load_similarity_pairs().scores), f"{base['n_predictions']:,}"
     intro = (
-        f"{checkpoint}: {base['metric']} {base['score']:.3f} on {base['n_predictions']:,} held-out "
+        f"{checkpoint}: {base['metric']} {base['score']:.3f} on {n} held-out "
         f"texts. One direction holds {base['ev1']:.0%} of the variance of its vectors (EV1){line}. "
-        f"{_REPAIR} is fitted to the vectors of the training texts, without labels, in "
-        f"{repaired['fit_seconds']:.1f} s. It changes {repaired['changed_predictions']} of "
-        f"{repaired['n_predictions']:,} predictions."
+        f"{_REPAIR} makes the variance equal in the directions that the classifier does not read. "
+        f"It is fitted to the training texts in {repaired['fit_seconds']:.1f} s, without labels. "
+        f"It changes {repaired['changed_predictions']} of {n} predictions."
     )
     table = [["", "similarity", "search"]]
     for name, each in found.items():
