@@ -326,6 +326,7 @@ def _next_steps(checkpoint: str, out: Path, every: bool) -> str:
         f"Checkpoint and repair, for joblib.load: {out / _PIPELINE}",
         "",
         "What next? The repair in Python, with the predictions of the classifier:",
+        f"  from isoadapt import AdaptedEncoder, {_REPAIR}",
         f"  model = AdaptedEncoder({checkpoint!r}, {_REPAIR}()).fit(texts)",
         "  vectors, labels = model.transform_predict(texts)",
         "Your own classifier: how bad is it, and which adapter helps?",
@@ -333,7 +334,7 @@ def _next_steps(checkpoint: str, out: Path, every: bool) -> str:
         "  isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw",
     ]
     if not every:
-        lines.append("Adapters that take longer to fit, too: isoadapt demo --all")
+        lines.append("With the adapters that take longer to fit: isoadapt demo --all --overwrite")
     return "\n".join(lines)
 
 
