@@ -65,10 +65,13 @@ def demo(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace existing results in the folder.")
     ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Fit every adapter, also those that take longer.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show what every adapter changes: tables, a plot, and a search before and after.
+    """Show similarity and search before and after a repair, and a table of adapters.
 
     Without --checkpoint, a MiniLM is fine-tuned first; without tables, on generated sentences.
 
@@ -79,7 +82,7 @@ def demo(
     from isoadapt.cli import _demo
 
     console = Console(as_json, quiet)
-    _demo.demo(train, dev, columns(text), label, checkpoint, out, overwrite, console)
+    _demo.demo(train, dev, columns(text), label, checkpoint, out, overwrite, every, console)
 
 
 @app.command()

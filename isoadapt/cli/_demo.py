@@ -29,61 +29,40 @@ from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
+from isoadapt.model_selection._compare._methods import is_fast
 from isoadapt.report import SpectrumDisplay
 
-_BASE = "no adapter"
-_LAYER = "IsotropyLayer, minibatch"
-_HIGHLIGHTED = ("LogitPreservingWhitening", _LAYER, "CosRegAdapter", "AllButTheTop, head refit")
+# How much of the corpus is used, and settings that learn it soon: the sentences of a minimal pair
+# share a batch.
+_N_TRAIN, _N_DEV = 1280, 600
+_QUICK = {"lr": 3e-4, "epochs": 2, "batch_size": 16, "shuffle": False, "freeze_embeddings": True}
+_REPAIR, _LAYER = "LogitPreservingWhitening", "IsotropyLayer, minibatch"
+_HIGHLIGHTED = (_REPAIR, _LAYER, "IsotropyLayer, exact", "AllButTheTop, head refit")
 _SPECTRA, _PIPELINE, _CHECKPOINT = "spectra.png", "pipeline.joblib", "checkpoint"
-_FIGURES = {
-    "matthews": "MCC",
-    "cross_entropy": "loss",
-    "mse": "MSE",
-    "isoscore": "IsoScore",
-    "ev1": "EV1",
-    "mean_cosine": "cosine",
-}
-_LEGEND = (
-    "MCC: Matthews correlation. loss: cross-entropy. IsoScore: 1 is isotropic. EV1: share of the "
-    "first principal direction. cosine: its mean over pairs of texts. s: seconds of the fit."
-)
 _RAW = "classifier's vectors"
-_CENTRED = "classifier's vectors, centred"
-_ADAPTED = "adapted by LogitPreservingWhitening"
-_TAUGHT = "TeacherReadout, taught by the encoder before fine-tuning"
+_ADAPTED = f"repaired by {_REPAIR}"
+_TAUGHT = "repaired by TeacherReadout"
 _BEFORE = "encoder before fine-tuning"
-_RESAMPLES = 200
+_COLLAPSED = 0.9  # share of variance in one direction from which vectors lie nearly on a line
 _QUERY = "He sold his car to pay for the operation."
 _PARAPHRASE = 4  # least grade of a pair whose sentences have nearly the same meaning
+_LEGEND = (
+    "changed: predictions that the adapter changes. similarity: as above. IsoScore: 1 if the "
+    "variance is the same in all directions. s: seconds of the fit. “head refit”: the classifier's "
+    "last layer is fitted anew. “head refit only” and “no penalty” are controls: an adapter must "
+    "be better than they are to deserve credit for the task."
+)
 
 Vectors = tuple[NDArray[Any], NDArray[Any]]  # of the first and of the second sentences
 
 
 class Similarity(NamedTuple):
-    """Correlations with the grades of the sentence pairs, and the effect on predictions."""
+    """How well vectors of the graded pairs serve similarity and search."""
 
-    correlations: dict[str, float]
-    hits: dict[str, dict[str, Any]]  # of a search with the first sentences among the second
-    gain: float  # of the adapter over the raw vectors
-    noise: float  # two standard errors of the gain
-    predictions: str
-    single_texts: bool  # whether a classifier of pairs embedded single sentences
-
-
-class _Split(NamedTuple):
-    """Embeddings and targets."""
-
-    X: NDArray[Any]
-    y: NDArray[Any]
-
-
-class _Row(NamedTuple):
-    """One line of the table; controls have neither embeddings nor an adapter."""
-
-    name: str
-    figures: dict[str, Any]
-    embeddings: NDArray[Any] | None
-    adapter: Any
+    correlation: float  # of the cosines with the grades
+    first: int  # first sentences to which their paraphrase is nearest, among the second sentences
+    asked: int  # first sentences that have a paraphrase
+    nearest: list[tuple[float, str]]  # cosines and sentences nearest to one first sentence
 
 
 def demo(
@@ -94,9 +73,10 @@ def demo(
     checkpoint: str | None,
     out: Path,
     overwrite: bool,
+    every: bool,
     console: Console,
 ) -> None:
-    """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
+    """Fine-tune a checkpoint or use a given one, repair its vectors, and compare adapters."""
     if (train is None) != (dev is None):
         raise WrongUsage("--train and --dev must be given together")
     if train is None and (text or label):
@@ -108,20 +88,43 @@ def demo(
         texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text, label, console)
         before = minilm_folder() if checkpoint is None else None
         if checkpoint is None:
-            checkpoint = _fine_tune(texts, labels, out, overwrite, console)
+            settings = {"lr": 1e-4} if train else _QUICK
+            checkpoint = _fine_tune(texts, labels, out, overwrite, settings, console)
         start = time.perf_counter()
         console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
         encoder, head = load_checkpoint(checkpoint, verbose=console.verbose)
-        train_rows = _Split(encoder.transform(texts), labels)
-        dev_rows = _Split(encoder.transform(dev_texts), dev_labels)
-        console.say("Fitting every adapter and the controls ...")
-        comparison = _compare(head, train_rows, dev_rows, console)
-        rows = _table_rows(comparison, dev_rows)
-        _save_spectra(rows, writable_folder(out) / _SPECTRA)
-        _save_pipeline(encoder.set_params(verbose=0), rows, out / _PIPELINE)
-        result = similarity(encoder, head, texts, train_rows.X, dev_rows.X, before)
+        X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
+        adapter, vectors = repair(encoder, head, texts, X, before, every)
+        console.say("Fitting adapters and controls ...")
+        comparison = compare_adapters(
+            X,
+            labels,
+            chosen_adapters(head, every),
+            head=head,
+            X_test=dev_X,
+            y_test=dev_labels,
+            pairs=(*vectors[_RAW], load_similarity_pairs().scores),
+            encoder_saw=True,
+            random_state=0,
+            verbose=console.verbose,
+        )
+        _save_spectra(comparison.estimators, dev_X, writable_folder(out) / _SPECTRA)
+        with atomic_path(out / _PIPELINE) as temporary:  # without the weights of the encoder
+            joblib.dump(make_pipeline(encoder.set_params(verbose=0), adapter), temporary)
         console.say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
-    _show(comparison, rows, result, checkpoint, out, len(dev_texts), console)
+    found = {name: similarity(pair) for name, pair in vectors.items()}
+    parts = [
+        story(comparison, found, checkpoint, of_pairs=not isinstance(texts[0], str)),
+        adapters_table(comparison),
+        _next_steps(checkpoint, out, every),
+    ]
+    figures = {
+        "comparison": comparison.to_dict(),
+        "similarity": {name: each._asdict() for name, each in found.items()},
+        "spectra": str(out / _SPECTRA),
+        "pipeline": str(out / _PIPELINE),
+    }
+    console.show("\n" + "\n\n".join(parts), figures)
 
 
 def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
@@ -139,27 +142,6 @@ def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
         check_output_folder(out / _CHECKPOINT, overwrite, name="--out")
 
 
-def _show(
-    comparison: Comparison,
-    rows: list[_Row],
-    result: Similarity,
-    checkpoint: str,
-    out: Path,
-    n_texts: int,
-    console: Console,
-) -> None:
-    """Print the tables, the verdicts and the written files."""
-    files = {"spectra": str(out / _SPECTRA), "pipeline": str(out / _PIPELINE)}
-    text = (
-        f"\nEvaluated on {n_texts} texts that no adapter was fitted to:\n\n"
-        f"{_format_table(rows)}\n\n{wrapped(_LEGEND)}\n\n{wrapped(comparison.verdict())}\n\n"
-        f"{report(result)}\n\nSpectra: {files['spectra']}\nPipeline: {files['pipeline']}\n\n"
-        f"{search_report(result, checkpoint)}"
-    )
-    figures = {"comparison": comparison.to_dict(), "similarity": result._asdict(), **files}
-    console.show(text, figures)
-
-
 def _read_tables(
     train: Path | None,
     dev: Path | None,
@@ -169,7 +151,8 @@ def _read_tables(
 ) -> tuple[Any, Any, Any, Any]:
     """Read training and evaluation texts with labels, or generate a corpus without tables."""
     if train is None or dev is None:
-        corpus = make_acceptability(random_state=0)
+        console.say("Texts: English sentences, labelled as acceptable (1) or not (0).")
+        corpus = make_acceptability(_N_TRAIN, _N_DEV)
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
     texts, labels = labelled_texts(train, text, label)
     dev_texts, dev_labels = labelled_texts(dev, text, label)
@@ -182,169 +165,192 @@ def _read_tables(
     return texts, labels, [dev_texts[row] for row in np.flatnonzero(fresh)], dev_labels[fresh]
 
 
-def _fine_tune(texts: Any, labels: Any, out: Path, overwrite: bool, console: Console) -> str:
+def _fine_tune(
+    texts: Any,
+    labels: Any,
+    out: Path,
+    overwrite: bool,
+    settings: dict[str, Any],
+    console: Console,
+) -> str:
     """Fine-tune all-MiniLM-L6-v2 and return the folder of the checkpoint."""
     start = time.perf_counter()
-    console.say(
-        f"Fine-tuning all-MiniLM-L6-v2 on {len(texts)} texts (one to three minutes on 2 cores) ..."
-    )
+    console.say(f"Fine-tuning all-MiniLM-L6-v2, a small encoder, on {len(texts)} texts ...")
     folder = finetune_text_classifier(
         minilm_folder(),
         texts,
         labels,
         out / _CHECKPOINT,
-        lr=1e-4,
         random_state=0,
         overwrite=overwrite,
         verbose=console.verbose,
+        **settings,
     )
     console.say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
     return str(folder)
 
 
-def _compare(head: LinearHead, train: _Split, dev: _Split, console: Console) -> Comparison:
-    """Fit every adapter on the training rows and judge it on the other rows."""
-    comparison = compare_adapters(
-        train.X,
-        train.y,
-        {variant.name: variant.make(head) for variant in installed_variants() if variant.brief},
-        head=head,
-        X_test=dev.X,
-        y_test=dev.y,
-        encoder_saw=True,
-        random_state=0,
-        verbose=console.verbose,
-    )
-    if _LAYER not in comparison.estimators:
-        raise ValueError(f"the demo needs {_LAYER}: {'; '.join(comparison.notes)}")
-    return comparison
-
-
-def _table_rows(comparison: Comparison, dev: _Split) -> list[_Row]:
-    """Rows of the task, with the embeddings of the judged rows."""
-    rows = []
-    for figures in comparison.rows:
-        if figures["use"] != comparison.uses[0]:
-            continue
-        name = figures["adapter"]
-        adapter = comparison.estimators.get(name)
-        embeddings = dev.X if name == _BASE else None
-        if adapter is not None:
-            embeddings = adapter.transform(dev.X.astype(np.float64))
-        rows.append(_Row(name, figures, embeddings, adapter))
-    return rows
-
-
-def _format_table(rows: list[_Row]) -> str:
-    """Format the rows as an aligned table."""
-    shown = [key for key in _FIGURES if key in rows[0].figures]
-    header = ["", rows[0].figures["metric"], *(_FIGURES[key] for key in shown), "s"]
-    cells = [
-        [
-            row.name,
-            *(f"{row.figures[key]:.4f}" for key in ("score", *shown)),
-            "-" if row.name == _BASE else f"{row.figures['fit_seconds']:.1f}",
-        ]
-        for row in rows
-    ]
-    return aligned_table([header, *cells], rule=True)
-
-
-def _save_spectra(rows: list[_Row], path: Path) -> None:
-    """Plot the spectra of the embeddings before and after each adapter."""
-    figures = import_optional("matplotlib.figure", feature="The plot", extra="plot")
-    figure = figures.Figure(figsize=(11, 4.5), layout="constrained")
-    embeddings = {row.name: row.embeddings for row in rows if row.embeddings is not None}
-    highlight = [name for name in _HIGHLIGHTED if name in embeddings]
-    SpectrumDisplay.from_embeddings(
-        embeddings, baseline=_BASE, highlight=highlight, ax=figure.subplots(1, 2)
-    )
-    figure.suptitle("Embeddings of texts that no adapter was fitted to")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150)
-
-
-def _save_pipeline(encoder: TransformerEncoder, rows: list[_Row], path: Path) -> None:
-    """Save the encoder and the fitted Isotropy Layer as one pipeline, without the weights."""
-    layer = next(row.adapter for row in rows if row.name == _LAYER)
-    with atomic_path(path) as temporary:
-        joblib.dump(make_pipeline(encoder, layer), temporary)
-
-
-def similarity(
+def repair(
     encoder: TransformerEncoder,
     head: LinearHead,
     texts: Any,
-    train: NDArray[Any],
-    dev: NDArray[Any],
+    X: NDArray[Any],
     before: Path | None,
-) -> Similarity:
-    """Evaluate embeddings on graded pairs without and with an adapter.
+    every: bool,
+) -> tuple[LogitPreservingWhitening, dict[str, Vectors]]:
+    """Fit the repair to single texts, and embed the graded pairs without and with it.
 
-    The adapter is fitted on the training texts, without labels, and so is a readout if `before`,
-    the encoder before fine-tuning, is known. `train` and `dev` are the embeddings of these texts
-    and of others.
+    X are the vectors of `texts`. `before` is the encoder before fine-tuning, if it is known; with
+    `every`, a readout learns its vectors.
     """
-    of_pairs = not isinstance(texts[0], str)
-    if of_pairs:
+    if not isinstance(texts[0], str):  # of a classifier of pairs
         texts = list(dict.fromkeys(text for pair in texts for text in pair))
-        train = encoder.transform(texts)
-    adapter = LogitPreservingWhitening(head).fit(train)
+        X = encoder.transform(texts)
+    adapter = LogitPreservingWhitening(head).fit(X)
     raw = _embed(encoder)
-    adapted = adapter.transform(raw[0]), adapter.transform(raw[1])
-    mean = train.mean(axis=0)
-    vectors = {_RAW: raw, _CENTRED: (raw[0] - mean, raw[1] - mean), _ADAPTED: adapted}
+    vectors = {_RAW: raw, _ADAPTED: (adapter.transform(raw[0]), adapter.transform(raw[1]))}
     if before is not None:
-        layers = clone(encoder).set_params(pooling="readout")
-        vectors[_TAUGHT] = _embed(AdaptedEncoder(layers, TeacherReadout(), before).fit(texts))
+        if every:
+            layers = clone(encoder).set_params(pooling="readout")
+            vectors[_TAUGHT] = _embed(AdaptedEncoder(layers, TeacherReadout(), before).fit(texts))
         vectors[_BEFORE] = _embed(TransformerEncoder(before))
-    scores = load_similarity_pairs().scores
-    correlations = {name: similarity_correlation(*pair, scores) for name, pair in vectors.items()}
+    return adapter, vectors
+
+
+def similarity(vectors: Vectors) -> Similarity:
+    """Evaluate vectors of the graded pairs."""
+    queries, sentences, scores = load_similarity_pairs()
+    first, second = (side.astype(np.float64) for side in vectors)
+    cosines = cosine_similarity(first, second)
+    asked = np.flatnonzero(scores >= _PARAPHRASE)
+    row = cosines[queries.index(_QUERY)]
     return Similarity(
-        correlations,
-        {name: _search(*vectors[name]) for name in (_RAW, _ADAPTED, _TAUGHT) if name in vectors},
-        correlations[_ADAPTED] - correlations[_RAW],
-        2 * _error_of_gain(raw, adapted, scores),
-        _effect_on_predictions(head, dev, adapter.transform(dev)),
-        of_pairs,
+        similarity_correlation(first, second, scores),
+        int((cosines[asked].argmax(axis=1) == asked).sum()),
+        len(asked),
+        [(float(row[i]), sentences[i]) for i in np.argsort(-row)[:5]],
     )
 
 
-def report(result: Similarity) -> str:
-    """Format the correlations as a table, and say in plain words what they mean."""
-    n_pairs = len(load_similarity_pairs().scores)
-    rows = [(name, f"{value:8.4f}") for name, value in result.correlations.items()]
-    title = f"Similarity: {n_pairs} graded sentence pairs, Spearman correlation of the cosines"
-    notes = [f"{_gain(result)} {result.predictions}"]
-    if result.single_texts:
-        notes.append(
-            "The checkpoint classifies pairs: each sentence was embedded as a single text, so "
-            "these vectors are not those from which it predicts."
+def chosen_adapters(head: LinearHead, every: bool) -> dict[str, Any]:
+    """Adapters of the table: those that are fitted without epochs and one other, or every one."""
+    made = {each.name: each.make(head) for each in installed_variants() if each.brief}
+    return {name: made[name] for name in made if every or name == _LAYER or is_fast(made[name])}
+
+
+def story(
+    comparison: Comparison, found: dict[str, Similarity], checkpoint: str, of_pairs: bool
+) -> str:
+    """Say what is wrong with the vectors, and show similarity and search before and after."""
+    rows = _rows(comparison, comparison.uses[0])
+    base, repaired = rows["no adapter"], rows[_REPAIR]
+    line = ""
+    if base["ev1"] >= _COLLAPSED:
+        line = ", so they lie nearly on a line, and similarity and search fail on them"
+    n_pairs, n = len(load_similarity_pairs().scores), f"{base['n_predictions']:,}"
+    intro = (
+        f"{checkpoint}: {base['metric']} {base['score']:.3f} on {n} held-out "
+        f"texts. One direction holds {base['ev1']:.0%} of the variance of its vectors (EV1){line}. "
+        f"{_REPAIR} makes the variance equal in the directions that the classifier does not read. "
+        f"It is fitted to the training texts in {repaired['fit_seconds']:.1f} s, without labels. "
+        f"It changes {repaired['changed_predictions']} of {n} predictions."
+    )
+    table = [["", "similarity", "search"]]
+    for name, each in found.items():
+        table.append([name, f"{each.correlation:.3f}", f"{each.first} of {each.asked}"])
+    legend = (
+        f"similarity: Spearman correlation of the cosines of {n_pairs} pairs of sentences with "
+        "their graded similarity; 1 is best. search: sentences that find their paraphrase first "
+        f"among {n_pairs} sentences."
+    )
+    if of_pairs:
+        legend += (
+            " The checkpoint classifies pairs: here each sentence was embedded as a single text, "
+            "so these vectors are not those from which it predicts."
         )
-    sentences = map(wrapped, [*notes, _advice(result)])
-    return "\n".join([f"{title}\n", aligned_table(rows), "", *sentences])
+    texts = [_wrapped(intro), aligned_table(table, rule=True), _wrapped(legend), _search(found)]
+    return "\n\n".join([*texts, _wrapped(_advice(found))])
 
 
-def search_report(result: Similarity, checkpoint: str) -> str:
-    """List the sentences nearest to one of the pairs, and the code that makes these vectors."""
+def _search(found: dict[str, Similarity]) -> str:
+    """List the sentences nearest to one of the pairs, before and after the repair."""
     answer = dict(zip(*load_similarity_pairs()[:2], strict=True))[_QUERY]
-    lines = [f"Search among sentences: nearest to “{_QUERY}” (* its paraphrase)"]
-    for name, found in result.hits.items():
-        counted = f"{found['first']} of {found['of']} find their paraphrase first"
-        lines += ["", f"{name}: {counted}"]
-        for cosine, sentence in found["nearest"]:
+    lines = [f"Search: sentences nearest to “{_QUERY}” (* its paraphrase)"]
+    for name in (_RAW, _ADAPTED):
+        lines += ["", f"{name}:"]
+        for cosine, sentence in found[name].nearest:
             lines.append(f"{'*' if sentence == answer else ' '} {cosine:5.2f}  {sentence}")
-    lines += ["", "The same in Python, with the predictions of the classifier:"]
-    calls = {_ADAPTED: "LogitPreservingWhitening()"}
-    calls[_TAUGHT] = "TeacherReadout(), teacher=minilm_folder()"
-    for name in filter(calls.get, result.hits):
-        lines.append(f"  AdaptedEncoder({checkpoint!r}, {calls[name]}).fit(texts)")
     return "\n".join(lines)
 
 
-def wrapped(text: str) -> str:
-    """Break lines longer than 100 columns."""
-    return "\n".join(textwrap.fill(line, 100) for line in text.splitlines())
+def _advice(found: dict[str, Similarity]) -> str:
+    if _BEFORE not in found:
+        return (
+            "The encoder before fine-tuning is usually better still at similarity: compare with it "
+            "if you have it, on pairs of your own."
+        )
+    better = found[_BEFORE].correlation > found[_ADAPTED].correlation
+    return (
+        f"The encoder before fine-tuning is {'better still' if better else 'not better here'} at "
+        "similarity: use it for that if you can run two models. The repair is for one model that "
+        "must do both."
+    )
+
+
+def adapters_table(comparison: Comparison) -> str:
+    """Format the figures of all adapters as one table, with verdicts."""
+    task = comparison.uses[0]
+    rows, similarity = _rows(comparison, task), _rows(comparison, "similarity")
+    base = next(iter(rows.values()))
+    shown = [
+        [
+            name,
+            f"{row['score']:.3f}",
+            str(row["changed_predictions"]),
+            f"{similarity[name]['score']:.3f}",
+            *(f"{row[key]:.3f}" for key in ("isoscore", "ev1")),
+            f"{row['fit_seconds']:.1f}",
+        ]
+        for name, row in rows.items()
+    ]
+    header = ["", base["metric"], "changed", "similarity", "IsoScore", "EV1", "s"]
+    title = f"Adapters, judged on the {base['n_predictions']:,} held-out texts:"
+    table = aligned_table([header, *shown], rule=True)
+    verdicts = [_wrapped(comparison.verdict(use)) for use in (task, "similarity")]
+    return "\n\n".join([title, table, _wrapped(_LEGEND), "\n".join(verdicts)])
+
+
+def _next_steps(checkpoint: str, out: Path, every: bool) -> str:
+    lines = [
+        f"Spectra before and after: {out / _SPECTRA}",
+        f"Checkpoint and repair, for joblib.load: {out / _PIPELINE}",
+        "",
+        "What next? The repair in Python, with the predictions of the classifier:",
+        f"  from isoadapt import AdaptedEncoder, {_REPAIR}",
+        f"  model = AdaptedEncoder({checkpoint!r}, {_REPAIR}()).fit(texts)",
+        "  vectors, labels = model.transform_predict(texts)",
+        "Your own classifier: how bad is it, and which adapter helps?",
+        "  isoadapt audit my-model texts.tsv",
+        "  isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw",
+    ]
+    if not every:
+        lines.append("With the adapters that take longer to fit: isoadapt demo --all --overwrite")
+    return "\n".join(lines)
+
+
+def _rows(comparison: Comparison, use: str) -> dict[str, dict[str, Any]]:
+    return {row["adapter"]: row for row in comparison.rows if row["use"] == use}
+
+
+def _save_spectra(adapters: dict[str, Any], X: NDArray[Any], path: Path) -> None:
+    """Plot the spectra of embeddings before and after each adapter."""
+    figures = import_optional("matplotlib.figure", feature="The plot", extra="plot")
+    figure = figures.Figure(figsize=(11, 4.5), layout="constrained")
+    highlight = [name for name in _HIGHLIGHTED if name in adapters]
+    SpectrumDisplay.from_estimator(adapters, X, highlight=highlight, ax=figure.subplots(1, 2))
+    figure.suptitle("Embeddings of texts that no adapter was fitted to")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=150)
 
 
 def _embed(encoder: TransformerEncoder | AdaptedEncoder) -> Vectors:
@@ -353,57 +359,6 @@ def _embed(encoder: TransformerEncoder | AdaptedEncoder) -> Vectors:
     return vectors[: len(left)], vectors[len(left) :]
 
 
-def _search(left: NDArray[Any], right: NDArray[Any]) -> dict[str, Any]:
-    """Count the sentences that find their paraphrase first; list those nearest to the query."""
-    queries, sentences, scores = load_similarity_pairs()
-    cosines = cosine_similarity(left.astype(np.float64), right.astype(np.float64))
-    asked = np.flatnonzero(scores >= _PARAPHRASE)
-    row = cosines[queries.index(_QUERY)]
-    nearest = [(float(row[i]), sentences[i]) for i in np.argsort(-row)[:5]]
-    first = int((cosines[asked].argmax(axis=1) == asked).sum())
-    return {"first": first, "of": len(asked), "nearest": nearest}
-
-
-def _error_of_gain(raw: Vectors, adapted: Vectors, scores: NDArray[Any]) -> float:
-    """Return the bootstrap standard error of the adapter's gain, over resampled pairs."""
-    rng = np.random.default_rng(0)
-    samples = rng.integers(len(scores), size=(_RESAMPLES, len(scores)))
-    gains = [
-        similarity_correlation(adapted[0][i], adapted[1][i], scores[i])
-        - similarity_correlation(raw[0][i], raw[1][i], scores[i])
-        for i in samples
-    ]
-    return float(np.std(gains))
-
-
-def _effect_on_predictions(head: LinearHead, X: NDArray[Any], Z: NDArray[Any]) -> str:
-    if head.classes_ is None:
-        change = np.abs(head.predict(Z) - head.predict(X)).max()
-        return f"It changed a predicted value by at most {change:.1e}."
-    changed = int((head.predict(Z) != head.predict(X)).sum())
-    return f"It changed {changed} of {len(X)} predictions on the other texts."
-
-
-def _gain(result: Similarity) -> str:
-    if abs(result.gain) <= result.noise:
-        effect = "changes the correlation within noise"
-    else:
-        effect = f"{'raises' if result.gain > 0 else 'lowers'} the correlation beyond noise"
-    return (
-        f"The adapter, fitted on the training texts without labels, {effect} "
-        f"({result.gain:+.4f} ± {result.noise:.4f})."
-    )
-
-
-def _advice(result: Similarity) -> str:
-    before, adapted = result.correlations.get(_BEFORE), result.correlations[_ADAPTED]
-    if before is None:
-        return (
-            "The encoder before fine-tuning is usually better still at similarity: compare with it "
-            "if you have it, on pairs of your own."
-        )
-    comparison = "better" if before > adapted else "not better here"
-    return (
-        f"The encoder before fine-tuning is {comparison} at similarity, so use it for that if you "
-        "have it and can run two models. The vectors above it are for one model that must do both."
-    )
+def _wrapped(text: str) -> str:
+    """Break lines longer than 100 columns."""
+    return "\n".join(textwrap.fill(line, 100) for line in text.splitlines())

@@ -48,6 +48,8 @@ from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
         "warmup": [Interval(Real, 0, 1, closed="left"), None],
         "weight_decay": [Interval(Real, 0, None, closed="left"), None],
+        "shuffle": ["boolean"],
+        "freeze_embeddings": ["boolean"],
         "max_length": [Interval(Integral, 1, None, closed="left")],
         "device": [str, torch.device],
         "random_state": [Interval(Integral, 0, None, closed="left"), None],
@@ -72,6 +74,8 @@ def finetune_text_classifier(
     batch_size: int | None = None,
     warmup: float | None = None,
     weight_decay: float | None = None,
+    shuffle: bool = True,
+    freeze_embeddings: bool = False,
     max_length: int = 128,
     device: str | torch.device = "auto",
     random_state: int | None = None,
@@ -80,10 +84,10 @@ def finetune_text_classifier(
 ) -> Path:
     """Fine-tune a transformer for classification or regression and save it as a checkpoint.
 
-    All weights are trained in float32 with AdamW. The learning rate has a linear warm-up and a
-    linear decay to 0, gradients are clipped to norm 1, and each batch holds texts of similar
-    length. Training is run by :class:`~isoadapt.finetune.IsotropyTrainer`; use that class
-    directly for settings that this function does not have.
+    Weights are trained in float32 with AdamW. The learning rate has a linear warm-up and a linear
+    decay to 0, gradients are clipped to norm 1, and each batch holds texts of similar length if
+    they are shuffled. Training is run by :class:`~isoadapt.finetune.IsotropyTrainer`; use that
+    class directly for settings that this function does not have.
 
     Parameters
     ----------
@@ -139,6 +143,12 @@ def finetune_text_classifier(
     weight_decay : float, default=None
         Weight decay, applied to all weights except biases and normalisation layers. None: one
         tenth of `lr`.
+    shuffle : bool, default=True
+        Whether to shuffle the texts in each epoch. Otherwise batches are taken in the given order,
+        so that texts which differ in one word, such as minimal pairs, can share a batch.
+    freeze_embeddings : bool, default=False
+        Whether to keep the embeddings of the tokens, half of the weights of a small model, as they
+        are. This saves time, most in small batches.
     max_length : int, default=128
         Number of tokens that an input is truncated to, including special tokens. It must be
         greater than their number. A model with fewer positions truncates to its own limit.
@@ -235,6 +245,7 @@ def finetune_text_classifier(
         batch_size=batch_size,
         warmup=warmup,
         weight_decay=weight_decay,
+        shuffle=shuffle,
     )
     _check_held_out(targets, plan.validation)
     options = penalty_options(penalty, lam, balance, where)
@@ -242,6 +253,7 @@ def finetune_text_classifier(
     target = check_output_folder(output_folder, overwrite, model=model)
     with quiet(), _seeded(seed, torch_device):
         network, tokenizer = _load(model, targets)
+        network.get_input_embeddings().requires_grad_(not freeze_embeddings)
         train_classifier(
             network,
             tokenizer,

@@ -87,7 +87,7 @@ def training_arguments(
         "max_grad_norm": _MAX_NORM,
         "per_device_train_batch_size": recipe.batch_size,
         "gradient_accumulation_steps": recipe.accumulation,
-        "train_sampling_strategy": "group_by_length",
+        "train_sampling_strategy": "group_by_length" if recipe.shuffle else "sequential",
         "fp16": recipe.half and device.type == "cuda",
         "seed": seed,
         "eval_strategy": "epoch" if recipe.validation else "no",

@@ -1,164 +1,188 @@
 """The demo as a user meets it."""
 
+import json
 import re
-import shutil
+from functools import partial
 
 import joblib
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
+from sklearn.preprocessing import normalize
 
-from isoadapt import AdaptedEncoder, LogitPreservingWhitening
-from isoadapt.adapters import _registry
-from isoadapt.adapters._registry import METHODS
-from isoadapt.cli._demo import _read_tables
-from isoadapt.cli._options import Console
+from isoadapt import AdaptedEncoder, LogitPreservingWhitening, TeacherReadout, load_checkpoint
+from isoadapt.adapters._registry import Variant
+from isoadapt.cli import _demo
+from isoadapt.cli._options import Console, labelled_texts
 from isoadapt.datasets import load_similarity_pairs
-from tests.cli.command_line import fail, run
+from isoadapt.finetune import IsotropyTrainer
+from isoadapt.metrics import retrieval_report, similarity_correlation
+from isoadapt.model_selection import Comparison
+from tests.cli.command_line import fail, succeed
 
-
-@pytest.fixture(scope="module")
-def result(tables, checkpoint, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demo")
-    for name in ("train.tsv", "dev.tsv"):
-        (folder / name).write_text((tables / name).read_text().replace("label", "kind", 1))
-    options = ["--train", folder / "train.tsv", "--dev", folder / "dev.tsv", "--label", "kind"]
-    out = folder / "out"
-    return run("demo", *options, "--checkpoint", checkpoint, "--out", out), out
-
-
+VARIANTS = [
+    Variant("IsotropyLayer, minibatch", "IsotropyLayer", {"max_epochs": 1}),
+    Variant("CosRegAdapter", "CosRegAdapter", {"max_epochs": 1}),
+    Variant("LogitPreservingWhitening", "LogitPreservingWhitening", {}),
+    Variant("Whitening, oas, head refit", "Whitening", {"shrinkage": "oas"}, brief=False),
+]
+LEFT, RIGHT, SCORES = load_similarity_pairs()
+RAW, ADAPTED = "classifier's vectors", "repaired by LogitPreservingWhitening"
+BEFORE = "encoder before fine-tuning"
 # The few epochs of the small demo end while the scores still rise.
-@pytest.mark.filterwarnings("ignore:training ended at max_epochs")
-class TestDemo:
-    def test_one_table_and_one_sentence(self, result):
-        completed, _ = result
-        assert completed.code in (None, 0), completed
-        lines = completed.stdout.splitlines()
-        header = next(line for line in lines if "accuracy" in line and "EV1" in line)
-        for column in (
-            "MCC",
-            "loss",
-            "IsoScore",
-            "cosine",
-        ):
-            assert column in header
-        for row in (
-            "no adapter",
-            "head refit only",
-            "same layer, no penalty",
-            "IsotropyLayer, minibatch",
-            "IsotropyLayer, exact",
-            *(name for name in METHODS.values() if name != "IsotropyLayer"),
-        ):
-            assert sum(line.startswith(row) for line in lines) == 1
-        assert max(len(line) for line in lines if "/" not in line) <= 100  # paths may be longer
-        assert "Traceback" not in completed.stderr
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:training ended at max_epochs"),
+    pytest.mark.usefixtures("fixed_penalty"),
+]
 
-    def test_logits_are_preserved_in_the_table(self, result):
-        lines = result[0].stdout.splitlines()
-        base = next(line for line in lines if line.startswith("no adapter")).split()
-        kept = next(line for line in lines if line.startswith("LogitPreserving")).split()
-        assert base[2:5] == kept[1:4]
 
-    def test_it_ends_with_similarity(self, result):
-        table = result[0].stdout.partition("102 graded sentence pairs")[2]
-        starts = ("classifier's vectors  ", "classifier's vectors, centred", "adapted by LogitPre")
-        assert all(f"\n{start}" in table for start in starts)
-        assert "It changed 0 of 90 predictions" in table
-        assert "\nencoder before fine-tuning" not in table
-        assert "is usually better still at similarity" in table
+@pytest.fixture
+def options(tables, checkpoint, monkeypatch):
+    """Options of a demo of few texts and adapters."""
+    monkeypatch.setattr(_demo, "installed_variants", lambda: VARIANTS)
+    files = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
+    return [*files, "--label", "label", "--checkpoint", checkpoint]
 
-    def test_the_end_is_a_search_and_its_code(self, result, checkpoint):
-        lines = result[0].stdout.partition("\nSearch among ")[2].splitlines()
-        texts = load_similarity_pairs().right
-        nearest = [line[9:] for line in lines if line[:1] in {" ", "*"} and line[9:] in texts]
-        assert len(nearest) == 10  # five before, five after
-        assert str(checkpoint) in lines[-1]
-        names = {each.__name__: each for each in (AdaptedEncoder, LogitPreservingWhitening)}
-        model = eval(lines[-1].strip(), names | {"texts": texts})
-        assert model.predict(texts[:2]).shape == (2,)
 
-    def test_picture_and_pipeline(self, result):
-        _, out = result
-        assert (out / "spectra.png").read_bytes().startswith(b"\x89PNG")
-        pipeline = joblib.load(out / "pipeline.joblib")
-        assert pipeline.predict(["the cat sat", "a dog ran"]).shape == (2,)
-        assert {path.name for path in out.iterdir()} == {"spectra.png", "pipeline.joblib"}
+def test_the_story_the_table_and_the_files(options, tmp_path):
+    text = succeed("demo", *options, "--out", tmp_path).stdout
+    parts = [RAW, ADAPTED, "Search: ", "Adapters, ", "no adapter", "Spectra", "What next?"]
+    assert re.search(".*".join(f"\n{part}" for part in parts), text, re.DOTALL)
+    assert "It changes 0 of 90 predictions." in text.replace("\n", " ")
+    assert f"{BEFORE}  " not in text  # is not known
+    assert max(len(line) for line in text.splitlines() if "/" not in line) <= 100
+    assert sum(line[9:] in RIGHT for line in text.splitlines()) == 10  # five before, five after
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (["--train", "absent.tsv"], "--train and --dev must be given together"),
-            (["--label", "kind"], "give --train and --dev too"),
-            (["--out", __file__], "cannot be written to"),
-            (["--checkpoint", "{folder}"], "config.json"),
-        ],
-    )
-    def test_errors_are_one_line(self, options, message, tables, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)  # the results of `make demo` would be named first
-        options = [str(option).format(folder=tables) for option in options]
-        assert message in fail("demo", *options)
+    table = text.partition("Adapters, ")[2].partition("changed:")[0].splitlines()[4:-1]
+    rows = {name: figures for name, *figures in (re.split(r"\s{2,}", line) for line in table)}
+    adapters = [VARIANTS[0].name, VARIANTS[2].name]
+    assert [*rows] == ["no adapter", "head refit only", "same layer, no penalty", *adapters]
+    assert rows[VARIANTS[2].name][:2] == [rows["no adapter"][0], "0"]  # accuracy and changes
+    assert rows[VARIANTS[2].name][2:5] != rows["no adapter"][2:5]
+
+    assert {path.name for path in tmp_path.iterdir()} == {"spectra.png", "pipeline.joblib"}
+    assert (tmp_path / "spectra.png").read_bytes().startswith(b"\x89PNG")
+    names = {each.__name__: each for each in (AdaptedEncoder, LogitPreservingWhitening)}
+    names["texts"] = labelled_texts(options[1], None, None)[0]
+    [code] = re.findall("^  (model = .*)", text, re.MULTILINE)
+    exec(code, names)
+    saved = joblib.load(tmp_path / "pipeline.joblib")
+    assert saved.transform(LEFT) == pytest.approx(names["model"].transform(LEFT), abs=1e-4)
+
+
+def test_all_adds_the_others_and_a_flag_replaces_results(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(_demo, "_save_spectra", lambda *args: None)
+    (tmp_path / "pipeline.joblib").write_text("mine")
+    again = ["demo", *options, "--out", tmp_path, "--all", "--json"]
+    assert "--overwrite" in fail(*again)
+    assert (tmp_path / "pipeline.joblib").read_text() == "mine"
+    figures = json.loads(succeed(*again, "--overwrite").stdout)
+    assert {row["adapter"] for row in figures["comparison"]["rows"]} >= {"CosRegAdapter"}
+    assert joblib.load(tmp_path / "pipeline.joblib").predict(LEFT[:2]).shape == (2,)
+
+
+def test_a_pair_shares_a_batch_and_embeddings_are_kept(checkpoint, tmp_path, monkeypatch):
+    batches, train = [], IsotropyTrainer.train
+    monkeypatch.setattr(_demo, "minilm_folder", lambda: checkpoint)
+    spy = lambda each: batches.extend(each.get_train_dataloader()) or train(each)  # noqa: E731
+    monkeypatch.setattr(IsotropyTrainer, "train", spy)
+    settings = [tmp_path, False, _demo._QUICK, Console(quiet=True)]
+    folder = _demo._fine_tune(LEFT[:20], np.tile([1, 0], 10), *settings)
+    assert [batch["labels"].tolist() for batch in batches] == [[1, 0] * 8, [1, 0] * 2]
+    old, new = (load_file(f"{each}/model.safetensors") for each in (checkpoint, folder))
+    kept = {name for name in new if np.array_equal(new[name], old[name])}
+    assert kept == {"bert.embeddings.word_embeddings.weight"}
+
+
+def test_the_vectors_are_those_of_the_public_estimators(checkpoint):
+    encoder, head = load_checkpoint(checkpoint)
+    texts = LEFT[:40]
+    taught = AdaptedEncoder(checkpoint, TeacherReadout(), checkpoint).fit(texts)
+    expected = {
+        RAW: encoder,
+        ADAPTED: AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts),
+        "repaired by TeacherReadout": taught,
+        BEFORE: encoder,
+    }
+    found = _demo.repair(encoder, head, texts, encoder.transform(texts), checkpoint, True)[1]
+    assert list(found) == list(expected)
+    for name, model in expected.items():
+        assert np.vstack(found[name]) == pytest.approx(model.transform(LEFT + RIGHT), abs=1e-4)
+    pairs = list(zip(texts[::2], texts[1::2], strict=True))  # a classifier of pairs
+    of_pairs = _demo.repair(encoder, head, pairs, encoder.transform(pairs), None, False)[1]
+    assert list(of_pairs) == [RAW, ADAPTED]
+    assert of_pairs[ADAPTED][0] == pytest.approx(found[ADAPTED][0], abs=1e-4)
+
+
+def test_the_figures_are_those_of_the_public_functions():
+    first, second = np.random.default_rng(0).normal(1, 1, (2, len(LEFT), 8))
+    found, asked = _demo.similarity((first, second)), np.flatnonzero(SCORES >= 4)
+    recall = retrieval_report(first[asked], second, asked, k=1).recall
+    assert found.correlation == similarity_correlation(first, second, SCORES)
+    assert found.first / found.asked == pytest.approx(recall)
+    query = normalize(first)[LEFT.index("He sold his car to pay for the operation.")]
+    cosines = dict(zip(RIGHT, normalize(second) @ query, strict=True))
+    nearest = sorted(cosines, key=cosines.get)[:-6:-1]
+    assert [sentence for _, sentence in found.nearest] == nearest
+    assert [cosine for cosine, _ in found.nearest] == pytest.approx([*map(cosines.get, nearest)])
+
+
+@pytest.mark.parametrize(
+    ("before", "ev1", "of_pairs", "expected", "other"),
+    [
+        (0.8, 0.95, False, ["is better still", "nearly on a line"], "as a single text"),
+        (0.6, 0.5, False, ["is not better here"], "nearly on a line"),
+        (None, 0.5, True, ["usually better still", "as a single text"], "nearly on a line"),
+    ],
+)
+def test_the_sentences_follow_from_the_figures(before, ev1, of_pairs, expected, other):
+    row = {"use": "classify", "metric": "accuracy", "score": 0.8, "ev1": ev1, "fit_seconds": 0.1}
+    row |= {"n_predictions": 90, "changed_predictions": 3}
+    rows = [row | {"adapter": name} for name in ("no adapter", "LogitPreservingWhitening")]
+    values = {RAW: 0.3, ADAPTED: 0.7} | ({} if before is None else {BEFORE: before})
+    found = {name: _demo.Similarity(value, 7, 34, [(0.5, "A.")]) for name, value in values.items()}
+    text = _demo.story(Comparison(rows, "", {}, []), found, "m", of_pairs).replace("\n", " ")
+    for part in (*expected, "0.300", "0.700", "7 of 34", f"{ev1:.0%}", "changes 3 of 90"):
+        assert part in text
+    assert other not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--train", "absent.tsv"], "--train and --dev must be given together"),
+        (["--label", "kind"], "give --train and --dev too"),
+        (["--out", __file__], "cannot be written to"),
+        (["--checkpoint", "{folder}"], "config.json"),
+        (["--train", "{folder}/dev.tsv", "--dev", "{folder}/dev.tsv"], "every text of"),
+    ],
+)
+def test_errors_are_one_line_and_leave_no_files(options, message, tables, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the results of `make demo` would be named first
+    assert message in fail("demo", *[str(each).format(folder=tables) for each in options])
+    assert not [*tmp_path.iterdir()]
 
 
 def test_texts_of_both_tables_are_not_evaluated_on(tables, capsys):
-    arguments = [tables / "train.tsv", tables / "dev.tsv", None, None, Console()]
-    _, _, all_dev, labels = _read_tables(*arguments)
-    lines = (tables / "train.tsv").read_text().splitlines()
-    both = (tables / "dev.tsv").read_text() + "\n".join(lines[1:31]) + "\n"
-    (tables / "both.tsv").write_text(both)
-    _, _, dev, dev_labels = _read_tables(arguments[0], tables / "both.tsv", *arguments[2:])
-    assert list(dev) == list(all_dev)
-    assert dev_labels.tolist() == labels.tolist()
+    train, dev, both = (tables / f"{name}.tsv" for name in ("train", "dev", "both"))
+    both.write_text("\n".join([dev.read_text().strip(), *train.read_text().splitlines()[1:31]]))
+    read = partial(_demo._read_tables, train, text=None, label=None, console=Console())
+    expected, found = read(dev), read(both)
+    assert all(map(np.array_equal, found[2:], expected[2:]))
     assert re.search("Note: 30 texts of .*both.tsv are in .* too", capsys.readouterr().err)
-    same = ["--train", tables / "train.tsv", "--dev", tables / "train.tsv"]
-    assert "every text of" in fail("demo", *same, "--checkpoint", "m", "--out", tables / "new")
 
 
-@pytest.mark.parametrize("options", [[], ["--checkpoint", "no/such/checkpoint"]])
-def test_a_failed_demo_leaves_no_folders(options, tables, tmp_path):
-    texts = ["--train", tables / "train.tsv", "--dev", "absent.tsv"]
-    if options:
-        texts[-1] = tables / "dev.tsv"
-    fail("demo", *texts, *options, "--out", tmp_path / "a" / "b")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_checkpoint_is_replaced_with_a_flag_only(tables, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("isoadapt.cli._demo.minilm_folder", lambda: checkpoint)
-    shutil.copytree(checkpoint, tmp_path / "checkpoint")
-    before = (tmp_path / "checkpoint" / "model.safetensors").read_bytes()
-    texts = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
-    message = fail("demo", *texts, "--out", tmp_path)
-    assert "exists and is not empty" in message
-    assert "--overwrite" in message
-    assert (tmp_path / "checkpoint" / "model.safetensors").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-@pytest.mark.parametrize("name", ["spectra.png", "pipeline.joblib", "checkpoint"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_results_are_checked_before_anything_is_computed(name, kind, tables, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["spectra.png", "pipeline.joblib", "checkpoint"])
+def test_results_are_checked_before_anything_is_computed(name, kind, tmp_path, monkeypatch):
     for step in ("_read_tables", "minilm_folder", "load_checkpoint"):
-        monkeypatch.setattr(f"isoadapt.cli._demo.{step}", lambda *args: pytest.fail("too late"))
+        monkeypatch.setattr(_demo, step, lambda *args: pytest.fail("too late"))
     path = tmp_path / name
     if kind == "folder":
         path.mkdir()
         path /= "mine.txt"
     path.write_text("mine")
-    texts = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv", "--out", tmp_path]
-    assert "choose another" in fail("demo", *texts)
-    assert path.read_text() == "mine"
-    if kind == "folder" or name == "checkpoint":  # of the wrong kind
-        fail("demo", *texts, "--overwrite")
+    replaceable = kind == "file" and name != "checkpoint"
+    for flags in [[]] if replaceable else [[], ["--overwrite"]]:
+        assert str(tmp_path) in fail("demo", "--out", tmp_path, *flags)
         assert path.read_text() == "mine"
-
-
-def test_results_are_replaced_with_a_flag_only(result, tables, checkpoint, monkeypatch):
-    _, out = result
-    few = (*_registry.VARIANTS[:2], _registry.VARIANTS[-1])
-    monkeypatch.setattr(_registry, "VARIANTS", few)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    again = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
-    again += ["--checkpoint", checkpoint, "--out", out]
-    assert "--overwrite" in fail("demo", *again)
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    assert run("demo", *again, "--overwrite").code in (None, 0)
-    assert joblib.load(out / "pipeline.joblib").predict(["the cat sat"]).shape == (1,)
