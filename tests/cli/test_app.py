@@ -1,38 +1,117 @@
-"""The application: its version and its help."""
+"""Every command follows the same conventions: help, streams, --json, --quiet, exit status."""
 
+import json
 import re
-import subprocess
-import sys
+import shlex
+
+import pytest
+import transformers
+import typer
+from typer.testing import CliRunner
 
 import isoadapt
-from tests.cli.command_line import run
+from isoadapt import cli
+from isoadapt.adapters._registry import NAMES, VARIANTS
+from isoadapt.cli import _demo
+from isoadapt.cli._finetune import _JOINING, _TRAINING
+from isoadapt.cli._options import Console
+from isoadapt.finetune._recipes import PENALTIES, RECIPES
+from tests.cli.command_line import refuse, run, succeed
+
+COMMANDS = dict(typer.main.get_command(cli.app).commands)
+KEYS = {
+    "audit": {"isoscore", "truncation", "vectors", "references", "next_steps"},
+    "compare": {"protocol", "rows", "verdict", "notes"},
+    "report": {"protocol", "rows", "verdict", "notes"},
+    "finetune": {"checkpoint", "dev"},
+    "fit": {"adapter", "method", "rows", "evaluated_on", "before", "after"},
+    "transform": {"file", "n_samples", "n_features", "dtype"},
+    "merge": {"checkpoint", "head"},
+    "export": {"model", "classifies"},
+    "check": {"vectors_version", "as_exported", "loaders"},
+    "demo": {"comparison", "similarity", "spectra", "pipeline"},
+}
+EXTRA = {  # makes the example cheap, or possible
+    "compare": ["--adapters", "whitening"],
+    "report": ["--adapters", "whitening"],
+    "finetune": ["--set", "epochs=1"],
+}
+# Before transformers had a hook for progress bars, they could only be hidden for the whole process.
+BARS_CAN_BE_HIDDEN = hasattr(transformers.utils.logging, "set_tqdm_hook")
+FEW = ("IsotropyLayer, minibatch", "LogitPreservingWhitening")  # adapters of the demo
 
 
-def test_version():
-    assert run("--version").stdout.strip() == isoadapt.__version__
+def help_of(command, columns=80):
+    return CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": str(columns)}).stdout
 
 
-def test_help_names_the_commands():
-    output = run("--help").stdout
+def example_of(command):
+    [line] = re.findall(r"Example:\s+(isoadapt .*?)\s*\n", help_of(command))
+    return shlex.split(line)[1:]
+
+
+def test_version_and_help():
+    assert succeed("--version").stdout.strip() == isoadapt.__version__
+    output = succeed("--help").stdout
     assert "isoadapt audit my-model texts.tsv" in output
-    for command in ("demo", "audit", "fit", "transform", "merge"):
-        assert re.search(rf"\b{command}\b", output)
-        assert run(command, "--help").code in (None, 0)
+    assert all(re.search(rf"\b{command}\b", output) for command in COMMANDS)
+    assert KEYS.keys() == COMMANDS.keys()
 
 
-def test_help_loads_nothing_heavy():
-    code = (
-        "import contextlib, sys, isoadapt.cli\n"
-        "for command in ([], ['fit'], ['finetune'], ['audit']):\n"
-        "    sys.argv = ['isoadapt', *command, '--help']\n"
-        "    with contextlib.suppress(SystemExit):\n"
-        "        isoadapt.cli.main()\n"
-        "print(sorted(sys.modules))"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert loaded.count("Usage: isoadapt") == 4
-    assert "'isoadapt.cli'" in loaded
-    for module in ("torch", "sklearn", "scipy", "transformers", "zuko", "matplotlib", "lmdb"):
-        assert f"'{module}'" not in loaded
+def test_the_help_names_what_can_be_chosen():
+    known = {"fit": NAMES, "finetune": [*PENALTIES, *RECIPES, *_JOINING, *_TRAINING]}
+    for command, names in known.items():
+        assert not [name for name in names if name not in help_of(command, 400)]
+
+
+@pytest.mark.usefixtures("fixed_penalty")
+@pytest.mark.parametrize("command", KEYS)
+class TestEveryCommand:
+    def test_the_help_begins_with_what_one_gets_and_an_example_that_parses(self, command):
+        sentence = re.split(r"\n\s*\n", COMMANDS[command].help.strip())[0]
+        output = " ".join(help_of(command).split())
+        places = [output.find(part) for part in (sentence, "Example:", "─ ")]
+        assert places == sorted(places)
+        assert places[0] > 0
+        name, *arguments = example_of(command)
+        COMMANDS[name].make_context(name, arguments)  # raises on what it does not know
+        assert name == command
+        assert {"--json", "--quiet"} < {each.opts[0] for each in COMMANDS[name].params}
+
+    @pytest.mark.filterwarnings("ignore:training ended at max_epochs")
+    def test_the_example_runs_as_json_and_quietly(self, command, files, monkeypatch, capfd):
+        few = [each for each in VARIANTS if each.name in FEW]
+        monkeypatch.setattr(_demo, "installed_variants", lambda: few)
+        if command in ("export", "check"):
+            pytest.importorskip("sentence_transformers")
+        if command == "fit":
+            (files / "my-adapter").unlink()
+        if command == "check":
+            succeed(*example_of("export"), "--quiet")
+        capfd.readouterr()
+        completed = succeed(*example_of(command), *EXTRA.get(command, []), "--json", "--quiet")
+        assert json.loads(completed.stdout).keys() >= KEYS[command]
+        if BARS_CAN_BE_HIDDEN:
+            assert completed.stderr == ""
+            assert capfd.readouterr() == ("", "")  # nothing passes by the streams of Python
+
+
+def test_an_unknown_option_is_wrong_usage():
+    completed = run("audit", "--nonsense")
+    assert (completed.code, completed.stdout) == (2, "")
+    assert "Traceback" not in completed.stderr
+
+
+def test_an_interrupt_is_130(files, monkeypatch):
+    monkeypatch.setattr(Console, "notes", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    completed = run("audit", "X.npy")
+    assert (completed.code, completed.stdout, completed.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("no\nluck")])
+def test_an_expected_error_is_one_line(error, files, monkeypatch):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr("isoadapt.cli._audit.isotropy_report", broken)
+    refuse("no (memory|luck)", "audit", "X.npy")

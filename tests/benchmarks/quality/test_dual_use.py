@@ -66,13 +66,6 @@ def test_columns_are_those_of_the_encoder(classifier, checkpoint):
     assert classifier.readout_blocks()[0] == HEAD_INPUT
 
 
-def test_texts_are_encoded_once(classifier, monkeypatch):
-    first = classifier.vectors(TEXTS)
-    monkeypatch.delattr(TransformerEncoder, "_encode")
-    again = classifier.vectors([*TEXTS[::-1], TEXTS[0]])
-    np.testing.assert_array_equal(again, first[[2, 1, 0, 0]])
-
-
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_no_map_is_fitted_on_an_evaluated_text(shared, name):
     own = own_texts(CHECKPOINTS[name].task)

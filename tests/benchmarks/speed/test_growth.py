@@ -36,14 +36,3 @@ def test_cells_run_once_and_those_that_take_too_long_are_named(run):
     assert next(line for line in lines if "isotropy_report" in line).endswith("| 1.00, 0.00 |")
     assert run("--limit", "150") == (lines, [])
     assert len(run("--limit", "1000")[1]) == 2 * 5
-
-
-def test_quick_keeps_nothing(run):
-    assert len(run("--quick")[1]) == len(run("--quick")[1]) == 12
-    assert not growth.RECORDS.exists()
-
-
-def test_a_step_is_measured():
-    found = growth.apart(growth.cell, "fit", 10_000, 8)
-    assert found["cpu_s"] > 0
-    assert 0 <= found["peak_mb"] < 100

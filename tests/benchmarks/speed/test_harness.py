@@ -1,13 +1,12 @@
 """How two callables are timed, and what the table and the command make of it."""
 
 from functools import partial
-from importlib.util import find_spec
 
 import torch
 
 from benchmarks import __main__ as command
 from benchmarks.speed import _harness
-from benchmarks.speed._harness import Comparison, Measurement, Skipped, compare
+from benchmarks.speed._harness import Comparison, Skipped, compare
 from docs._ext.results import RESULTS
 
 THREADS = torch.get_num_threads()
@@ -26,21 +25,6 @@ def test_compare_alternates_after_a_warm_up(monkeypatch):
     assert calls == ["ours", "reference"] * 2 + ["reference", "ours"] + ["ours", "reference"]
     assert (result.ours_s, result.reference_s) == ((1.0,) * 3, (2.0,) * 3)
     assert (result.ratio, result.facts) == (2.0, {"n": 5})
-
-
-def test_the_table_shows_medians_over_pairs_and_whether_targets_are_met():
-    results = [
-        Comparison("pairs", (1.0, 2.0, 4.0), (3.0, 2.0, 8.0), 2.5, {"threads": 1, "n": 64, "d": 8}),
-        Comparison("free", (1e-3,), (0.5,)),
-        Measurement("alone", (2.0,), {"n": 9}),
-        Skipped("absent", "no package"),
-    ]
-    assert _harness.table(results).splitlines()[-4:] == [
-        "| pairs | 1 | 64 | 8 | 2 s | 3 s | 2.00 [1.50, 2.50] | ≥ 2.50 | no |",
-        f"| free | {THREADS} |  |  | 1 ms | 500 ms | 500 [500, 500] |  |  |",
-        f"| alone | {THREADS} | 9 |  | 2 s |  |  |  |  |",
-        "| absent: skipped, no package |  |  |  |  |  |  |  |  |",
-    ]
 
 
 def test_command_goes_on_after_a_failure_and_keeps_what_it_measured(tmp_path, monkeypatch, capsys):
@@ -76,11 +60,3 @@ def test_the_results_are_those_of_the_records():
     assert {record["benchmark"] for record in records} == set(_harness.names())
     section = f"<!-- bench:begin -->\n\n{command.text(records)}\n\n<!-- bench:end -->"
     assert section in RESULTS.read_text("utf-8")
-
-
-def test_every_name_is_that_of_a_module():
-    names = _harness.names()
-    assert {"encoding", "import", "isoscore", "minibatch"} <= set(names)
-    assert "gpu" not in names
-    modules = [f"benchmarks.speed.{name.replace('import', 'import_')}" for name in names]
-    assert all(map(find_spec, modules))
