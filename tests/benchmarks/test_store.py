@@ -42,15 +42,6 @@ def test_a_torn_last_line_is_no_cell_and_is_cut_off_by_the_next(path, torn):
     assert [json.loads(text)["key"] for text in path.read_text().splitlines()] == ["a", "c"]
 
 
-@pytest.mark.parametrize("content", ["nonsense", "[]", '{"key": "a"}'])
-def test_a_whole_line_that_is_no_cell_is_named(path, content):
-    store(path).add({"key": "a", "value": 1})
-    with path.open("a") as file:
-        file.write(content + "\n")
-    with pytest.raises(ValueError, match=r"cells\.jsonl, line 2 holds no cell.*delete the line"):
-        store(path)
-
-
 def test_one_process_writes_at_a_time(path):
     with locked(path), pytest.raises(Busy, match=f"process {os.getpid()}"), locked(path):
         pass

@@ -7,19 +7,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isoadapt import TransformerEncoder, load_checkpoint
+from isoadapt import load_checkpoint
 from isoadapt.cli import _compare
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import similarity_correlation
 from isoadapt.model_selection import Comparison
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from tests.cli.command_line import refuse, run, succeed, texts_and_labels
-from tests.tiny_models import save_model
+from tests.tiny_models import WORDS, save_model
 
 pytestmark = pytest.mark.usefixtures("fixed_penalty")
 MODEL = ["--model", "my-model"]
 ALONE = ["dev.tsv", *MODEL, "--encoder-unseen", "--adapters", "whitening"]
 BOTH = ["train.tsv", "--test", *ALONE]
+TEXTS = [f"the {a} {b}" for a in WORDS[:12] for b in WORDS[:5]]
 NAMES = ["LogitPreservingWhitening", "Whitening"]
 
 
@@ -43,7 +44,7 @@ class TestCompare:
         completed = succeed("compare", *line, *options, *adapters)
         assert "5 of the 65 rows to judge on equal rows that are fitted to" in completed.stderr
         assert "Encoding the 125 texts" in completed.stderr  # of both tables in one call
-        assert completed.stdout.startswith("Fitted to 60 rows and judged on 65 test rows")
+        assert completed.stdout.startswith("Fitted to 60 rows and judged on 60 test rows")
         lines = completed.stdout.splitlines()
         for name in ("no adapter", "head refit only", *NAMES):
             assert sum(line.startswith(f"{name}  ") for line in lines) == 6
@@ -56,9 +57,9 @@ class TestCompare:
         assert any((files / "fits").iterdir())
         found = {row["use"]: row for row in saved["rows"] if row["adapter"] == "no adapter"}
         encoder, head = load_checkpoint("my-model", max_length=5)
-        X = encoder.transform([*dev, *train[:5]])
-        assert found["classify"]["score"] == pytest.approx(head.score(X, np.arange(65) % 3))
-        vectors = TransformerEncoder("my-model", max_length=5).transform(train + dev)
+        score = head.score(encoder.transform(dev), np.arange(60) % 3)
+        assert found["classify"]["score"] == pytest.approx(score)
+        vectors = encoder.transform(train + dev)
         similar = similarity_correlation(vectors[:60], vectors[60:], np.arange(60) % 6)
         assert found["similarity"]["score"] == pytest.approx(similar, abs=1e-3)
 
@@ -72,28 +73,30 @@ class TestCompare:
         monkeypatch.setattr(Comparison, "best_adapter", best)
         (files / "out" / "best-for-neighbours").mkdir(parents=True)
         options = ["--adapters", NAMES[0], "--out", "out"]
-        completed = succeed("compare", *ALONE, *options)
+        completed = succeed("compare", *BOTH, *options)
         assert "Note:" not in completed.stderr
         assert "best-for-neighbours is of an earlier comparison" in completed.stderr
         assert "not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
         for ending, name in (("", NAMES[1]), ("-same-predictions", NAMES[0])):
             folder = files / "out" / f"best-for-classify{ending}"
             assert type(load_adapter(folder)).__name__ == name
-            assert "- Data: source dev.tsv, rows 60" in (folder / "README.md").read_text()
+            assert "- Data: source train.tsv, rows 60" in (folder / "README.md").read_text()
 
     def test_labels_may_be_the_names_of_the_checkpoint_or_need_a_new_head(self, files):
         names = np.array(["good", "bad", "fair"])
         save_model(files / "named", id2label=dict(enumerate(names.tolist())))
         shown = []
         for labels in (np.arange(60) % 3, names[np.arange(60) % 3]):
-            line = [write("table.tsv", labels), "--model", "named", *ALONE[3:], "--json"]
+            tables = [write("a.tsv", labels), "--test", write("b.tsv", labels[::-1], TEXTS)]
+            line = [*tables, "--model", "named", *ALONE[3:], "--json"]
             rows = json.loads(succeed("compare", *line).stdout)["rows"]
             shown.append(
                 [(row["use"], row["score"]) for row in rows if not row["adapter"][0] > "h"]
             )
         assert shown[0] == shown[1]
         save_model(files / "many", problem_type="multi_label_classification")
-        completed = succeed("compare", "dev.tsv", "--model", "many", *ALONE[3:])
+        line = [*BOTH[:3], "--model", "many", *ALONE[3:]]
+        completed = succeed("compare", *line)
         assert "A new head is fitted instead, head='logistic'" in completed.stderr
 
     def test_after_an_interrupt_it_shows_what_is_done_and_exits_with_130(self, files, monkeypatch):
@@ -105,7 +108,7 @@ class TestCompare:
             return comparison
 
         monkeypatch.setattr(_compare, "compare_adapters", interrupted)
-        completed = run("compare", *ALONE[:3], *ALONE[4:], "--json")
+        completed = run("compare", *BOTH[:5], *BOTH[6:], "--json")
         assert completed.code == 130
         rows = json.loads(completed.stdout)["rows"]
         assert {row["adapter"] for row in rows} > {"Whitening"}
@@ -172,7 +175,7 @@ class TestReport:
         page = (files / "report.html").read_text("utf-8")
         assert "On regression, " in page
         assert "label " not in page.partition("</style>")[2].replace("aria-label", "")
-        assert all(f": {text}</title>" in page for text in texts)
+        assert all(f"{text}</title>" in page for text in texts)
 
     def test_refusals(self, files):
         refuse("absent", "report", "absent.tsv", *ALONE[1:], "--out", "new/report.html")

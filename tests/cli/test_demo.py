@@ -7,7 +7,6 @@ import joblib
 import pytest
 
 from isoadapt import AdaptedEncoder, LogitPreservingWhitening
-from isoadapt.adapters import _registry
 from isoadapt.adapters._registry import METHODS
 from isoadapt.cli._demo import _read_tables
 from isoadapt.cli._options import Console
@@ -133,8 +132,10 @@ def test_a_checkpoint_is_replaced_with_a_flag_only(tables, checkpoint, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-@pytest.mark.parametrize("name", ["spectra.png", "pipeline.joblib", "checkpoint"])
-@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("spectra.png", "file"), ("pipeline.joblib", "folder"), ("checkpoint", "file")],
+)
 def test_results_are_checked_before_anything_is_computed(name, kind, tables, tmp_path, monkeypatch):
     for step in ("_read_tables", "minilm_folder", "load_checkpoint"):
         monkeypatch.setattr(f"isoadapt.cli._demo.{step}", lambda *args: pytest.fail("too late"))
@@ -149,16 +150,3 @@ def test_results_are_checked_before_anything_is_computed(name, kind, tables, tmp
     if kind == "folder" or name == "checkpoint":  # of the wrong kind
         fail("demo", *texts, "--overwrite")
         assert path.read_text() == "mine"
-
-
-def test_results_are_replaced_with_a_flag_only(result, tables, checkpoint, monkeypatch):
-    _, out = result
-    few = (*_registry.VARIANTS[:2], _registry.VARIANTS[-1])
-    monkeypatch.setattr(_registry, "VARIANTS", few)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    again = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
-    again += ["--checkpoint", checkpoint, "--out", out]
-    assert "--overwrite" in fail("demo", *again)
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    assert run("demo", *again, "--overwrite").code in (None, 0)
-    assert joblib.load(out / "pipeline.joblib").predict(["the cat sat"]).shape == (1,)

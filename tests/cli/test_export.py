@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from isoadapt import TeacherReadout, TransformerEncoder, Whitening, load_checkpoint
+from isoadapt import TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.interop._folder import provenance, read_config
 from tests.cli.command_line import refuse, run, succeed, texts_and_labels
@@ -48,21 +48,6 @@ class TestExport:
         completed = succeed("export", "a", "--pooling", "mean", *options)
         assert "records no pooling" not in completed.stderr
         assert "pooling='mean'" in completed.stdout
-        expected = load_adapter("a").transform(encoder.transform(texts[:5]))
-        np.testing.assert_allclose(
-            exported(texts[:5]), expected, atol=1e-4 * np.abs(expected).max()
-        )
-
-    def test_a_readout_of_the_last_layer_alone(self, files):
-        teacher = np.random.default_rng(0).normal(size=(60, 8))
-        texts = texts_and_labels()[0]
-        for name, pooling in (("a", [("mean", -1), ("cls", -1)]), ("b", "readout")):
-            encoder = TransformerEncoder("my-model", pooling=pooling)
-            adapter = TeacherReadout(ridge=0.1).fit(encoder.transform(texts), teacher)
-            save_adapter(adapter, name, base_model=encoder)
-        refuse("hidden layers other than the last", "export", "b", "--out", "n")
-        assert "poolings of several hidden" in succeed("export", "a", "--out", "m").stdout
-        encoder = TransformerEncoder("my-model", pooling=[("mean", -1), ("cls", -1)])
         expected = load_adapter("a").transform(encoder.transform(texts[:5]))
         np.testing.assert_allclose(
             exported(texts[:5]), expected, atol=1e-4 * np.abs(expected).max()

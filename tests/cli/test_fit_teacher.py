@@ -88,13 +88,6 @@ def test_texts_of_pairs_each_alone(place):
     np.testing.assert_array_equal(load_adapter("a").map_.matrix, own.map_.matrix)
 
 
-def test_a_low_r2_is_a_note(place):
-    save_model(place / "other", hidden_size=24, kind="AutoModel")
-    completed = fit("--on", "lines.txt", *MODELS[:2], "--teacher", "other")
-    assert "Note: R² of the teacher's vectors is" in completed.stderr
-    assert load_adapter("a").map_.n_features_out == 24
-
-
 READOUT = ["teacher-readout", "--on"]
 
 

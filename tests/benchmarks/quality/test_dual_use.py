@@ -26,14 +26,6 @@ def test_figures_equal_the_public_metrics(rng):
     assert figures.hubness(A)[0] == pytest.approx(hubness(A).skewness)
 
 
-def test_separate_groups_are_found(rng):
-    groups = np.repeat([0, 1], 30)
-    X = np.eye(8)[groups] + 0.01 * rng.normal(size=(60, 8))
-    assert figures.same_class(X, groups)[0] == 1
-    assert figures.outliers(X[:20], X[30:50], X[20:30])[0] == 1
-    assert figures.outliers(X[30:50], X[:20], X[20:30])[0] == 0
-
-
 TEXTS = ["One text.", "Another text, which is longer.", "A third one"]
 
 

@@ -1,9 +1,10 @@
-"""The figures of one fit, and the tables on made-up figures."""
+"""The figures of one fit, and which rows fit and judge."""
 
 import numpy as np
 import pytest
 
 from benchmarks._data import narrow_cone
+from benchmarks.quality import few_rows
 from benchmarks.quality._adapter_rows import ROWS, Unchanged, measure_adapter
 from benchmarks.quality.embeddings_table import drawn
 from isoadapt import LogitPreservingWhitening
@@ -45,3 +46,12 @@ def test_draws_are_stratified_and_differ_from_seed_to_seed():
     assert not np.array_equal(first.X_train, second.X_train)
     np.testing.assert_array_equal(first.X_train, drawn(data, 100, 0).X_train)
     assert drawn(data, "all", None) is data
+
+
+def test_draws_of_few_rows_are_disjoint_from_those_to_judge():
+    y = narrow_cone(240, 6, seed=0).y_train
+    fitting, judging = few_rows.split(y, 60, 0)
+    assert len(fitting) == 60
+    assert sorted([*fitting, *judging]) == list(range(240))
+    assert y[fitting].mean() == pytest.approx(y.mean(), abs=1 / 60)
+    assert set(fitting) != set(few_rows.split(y, 60, 1)[0])

@@ -1,7 +1,6 @@
 """Fine-tuning cells: each run gives all its figures, adapters reuse the bases' embeddings."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,25 +89,6 @@ def test_both_passes_give_the_library_s_embeddings_and_layers(model, suite):
         assert own.count == layer.n_tokens
         assert isoscore(own) == pytest.approx(layer.isoscore, rel=1e-5)
         assert cosine == pytest.approx(layer.mean_cosine, rel=1e-4)
-
-
-def test_penalties_start_from_the_same_head_and_order(monkeypatch, job):
-    runs = []
-    fine_tune = _fitting.fine_tune
-
-    def keep(*given):
-        runs.append(fine_tune(*given))
-        return runs[-1]
-
-    monkeypatch.setattr(_training, "SPARSE", 1)
-    monkeypatch.setattr(_fitting, "fine_tune", keep)
-    for penalised in (BASE, persistent_entropy.SELECTED, istar.UP):
-        job(replace(penalised, lam=0.0) if penalised != BASE else BASE).run()
-    base, *others = (
-        [entry["task_loss"] for entry in run.history if "task_loss" in entry] for run in runs
-    )
-    assert len(set(base)) == 4
-    assert all(losses == base for losses in others)
 
 
 def test_adapters_reuse_the_embeddings_of_their_base(monkeypatch, job):

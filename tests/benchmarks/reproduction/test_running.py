@@ -7,10 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks._commit import commit
-from benchmarks._store import locked
 from benchmarks.reproduction import __main__ as reproduce
 from benchmarks.reproduction._cells import PENALTY, WHOLE, Cell, known_slot
-from benchmarks.reproduction._figures import LATER
 from benchmarks.reproduction._report import reproduction_text
 
 ORDER = [(name, seed) for seed in range(3) for name in ("low", "high")]
@@ -70,16 +68,6 @@ def test_cells_run_in_the_order_of_the_plan_and_only_once(run, runs, tmp_path):
     assert {"torch", "transformers", "isoadapt", "torch_threads"} <= set(first[-1]["versions"])
 
 
-def test_after_a_kill_in_the_middle_of_a_line_that_cell_runs_again(run, runs, tmp_path):
-    run()
-    file = tmp_path / "quick.jsonl"
-    file.write_bytes(file.read_bytes()[:-20])
-    runs.ran.clear()
-    assert run() == 0
-    assert runs.ran == [("high", 2)]
-    assert len(lines(tmp_path)) == 6
-
-
 def test_a_failed_cell_is_reported_and_tried_again_and_stops_no_other(run, runs, tmp_path):
     def fail():
         raise ValueError("out of\nluck")
@@ -95,24 +83,7 @@ def test_a_failed_cell_is_reported_and_tried_again_and_stops_no_other(run, runs,
     assert "out of luck" not in report(tmp_path)
 
 
-def test_a_second_run_ends(run, runs, tmp_path):
-    with locked(tmp_path / "quick.jsonl"):
-        assert run() == 2
-    assert runs.ran == []
-
-
 def test_the_report_follows_from_the_records():
     text = (reproduce._places.FOLDER / "REPRODUCTION.md").read_text("utf-8")
     stale = "the report is stale: run `make reproduction-report`"
     assert reproduction_text(reproduce.PAPERS, WHOLE, reproduce.RESULTS) == text, stale
-    first_page, *_ = text.partition("\nVerdicts on ")
-    claims = [
-        claim for each in reproduce.PAPERS.values() for paper in each for claim in paper.claims()
-    ]
-    shown = [claim for claim in claims if claim.paper]
-    rows = [line.split(" | ") for line in first_page.splitlines() if line.startswith("| ")][2:]
-    later = f" ({LATER})"
-    assert sorted(row[1].removesuffix(later) for row in rows) == sorted(c.claim for c in shown)
-    assert sum(row[1].endswith(later) for row in rows) == sum(LATER in c.where for c in shown) > 0
-    waiting = [row[4] == "waiting" for row in rows]
-    assert waiting == sorted(waiting)

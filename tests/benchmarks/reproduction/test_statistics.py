@@ -7,7 +7,6 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from benchmarks.reproduction._statistics import (
     bootstrap,
-    needed,
     p_above,
     pack,
     t_interval,
@@ -31,13 +30,6 @@ def test_p_is_at_most_the_level_where_the_interval_lies_above():
     assert t_interval(STEPS, p).low == pytest.approx(0, abs=1e-12)
     assert p_above(STEPS, bound=0.005) > p
     assert p_above([-step for step in STEPS]) == 1.0
-
-
-@pytest.mark.parametrize("n", [3, 5])
-def test_a_mean_of_the_needed_size_has_the_p_value_of_holms_first_step(n):
-    steps = np.linspace(-1, 1, n)
-    steps += needed(n, 31) * steps.std(ddof=1)
-    assert p_above(steps.tolist()) == pytest.approx(0.05 / 31)
 
 
 @pytest.fixture
