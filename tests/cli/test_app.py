@@ -1,8 +1,11 @@
 """Every command follows the same conventions: help, streams, --json, --quiet, exit status."""
 
 import json
+import math
 import re
 import shlex
+import unittest.mock
+import warnings
 
 import pytest
 import transformers
@@ -14,7 +17,7 @@ from isoadapt import cli
 from isoadapt.adapters._registry import NAMES, VARIANTS
 from isoadapt.cli import _demo
 from isoadapt.cli._finetune import _JOINING, _TRAINING
-from isoadapt.cli._options import Console
+from isoadapt.cli._options import Console, _flagged, read_settings
 from isoadapt.finetune._recipes import PENALTIES, RECIPES
 from tests.cli.command_line import refuse, run, succeed
 
@@ -102,15 +105,45 @@ def test_an_unknown_option_is_wrong_usage():
 
 
 def test_an_interrupt_is_130(files, monkeypatch):
-    monkeypatch.setattr(Console, "notes", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    interrupt = unittest.mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("isoadapt.cli._audit.isotropy_report", interrupt)
     completed = run("audit", "X.npy")
     assert (completed.code, completed.stdout, completed.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("no\nluck")])
-def test_an_expected_error_is_one_line(error, files, monkeypatch):
-    def broken(*_, **__):
-        raise error
+def test_an_expected_error_is_one_line(files, monkeypatch):
+    error = unittest.mock.Mock(side_effect=RuntimeError("no\nluck"))
+    monkeypatch.setattr("isoadapt.cli._audit.isotropy_report", error)
+    refuse("no luck", "audit", "X.npy")
 
-    monkeypatch.setattr("isoadapt.cli._audit.isotropy_report", broken)
-    refuse("no (memory|luck)", "audit", "X.npy")
+
+VALUES = {"0.25": 0.25, "1e-1": 0.1, "1": 1, "oas": "oas", '"oas"': "oas", "'oas'": "oas"}
+VALUES |= {" 0.5 ": 0.5, "None": None, "true": True, "[1, 2]": [1, 2], "1,2": (1, 2)}
+
+
+def test_values_are_literals_of_json_or_python_or_strings():
+    for text, value in VALUES.items():
+        found = read_settings([f" name = {text}"], ["name"], "it")["name"]
+        assert (found, type(found)) == (value, type(value))
+
+
+def test_several_values_may_follow_one_flag(files):
+    line = "fit --set strength=0.5 shrinkage=0.1 --on X.npy whitening --set n_components=3 --out a"
+    stderr = succeed(*line.split()).stderr
+    assert all(each in stderr for each in ("strength=0.5", "shrinkage=0.1", "n_components=3"))
+    line = "--on a.tsv b.TXT c.csv.gz name --set x=1 y=2 --out d.npy"
+    flags = "--on a.tsv --on b.TXT --on c.csv.gz name --set x=1 --set y=2 --out d.npy"
+    assert " ".join(_flagged(line.split())) == flags
+
+
+def test_nan_becomes_null_in_json(capsys):
+    Console(as_json=True).show("", {"a": math.nan, "b": [{"c": math.nan}, (1.0, "x")]})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [{"c": None}, [1.0, "x"]]}
+
+
+def test_each_warning_is_one_note_unless_quiet(capsys):
+    for quiet, notes in ((True, ""), (False, "Note: few rows\nNote: other\n")):
+        with Console(quiet=quiet).notes():
+            for message in ("few\nrows", "few\nrows", "other"):
+                warnings.warn(message, stacklevel=1)
+        assert capsys.readouterr().err == notes

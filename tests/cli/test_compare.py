@@ -13,7 +13,7 @@ from isoadapt.interop import load_adapter
 from isoadapt.metrics import similarity_correlation
 from isoadapt.model_selection import Comparison
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
-from tests.cli.command_line import refuse, run, succeed, texts_and_labels
+from tests.cli.command_line import run, succeed, texts_and_labels
 from tests.tiny_models import WORDS, save_model
 
 pytestmark = pytest.mark.usefixtures("fixed_penalty")
@@ -115,28 +115,6 @@ class TestCompare:
         assert {row["use"] for row in rows} == {"classify", "neighbours"}
         assert "Note: encoder_saw=None: it is not known" in completed.stderr
 
-    @pytest.mark.parametrize("option", [None, "--encoder-unseen"])
-    def test_rows_that_the_encoder_may_have_seen_are_named_before_it_is_loaded(self, option, files):
-        completed = run("compare", "dev.tsv", "--model", "absent", *filter(None, [option]))
-        assert ("this cannot tell whether" in completed.stderr) == (option is None)
-
-    @pytest.mark.parametrize(
-        ("status", "word", "arguments"),
-        [
-            (2, "--test", ["dev.tsv", *MODEL, "--encoder-saw"]),
-            (2, "did you mean", ["dev.tsv", *MODEL, "--adapters", "whitenin"]),
-            (2, "teacher-readout", ["dev.tsv", *MODEL, "--adapters", "teacher-readout"]),
-            (2, "cannot be combined", [*ALONE, "--adapters", "fast"]),
-            (1, "no column 'label'", ["bare.tsv", *MODEL]),
-            (1, "absent.tsv", ["absent.tsv", *MODEL]),
-            (1, "sentence1", ["train.tsv", *MODEL, "--pairs", "train.tsv"]),
-            (1, "'no'", ["train.tsv", *MODEL, "--foreign", "no"]),  # before texts are encoded
-        ],
-    )
-    def test_refusals(self, status, word, arguments, files):
-        (files / "bare.tsv").write_text("sentence\na cat\na dog\n")
-        refuse(word, "compare", *arguments, status=status)
-
 
 class TestReport:
     @pytest.fixture(autouse=True)
@@ -176,9 +154,3 @@ class TestReport:
         assert "On regression, " in page
         assert "label " not in page.partition("</style>")[2].replace("aria-label", "")
         assert all(f"{text}</title>" in page for text in texts)
-
-    def test_refusals(self, files):
-        refuse("absent", "report", "absent.tsv", *ALONE[1:], "--out", "new/report.html")
-        (files / "report.html").mkdir()
-        for out in ("report.html", "report"):
-            refuse(r"\.html", "report", *ALONE, "--out", out, status=2)

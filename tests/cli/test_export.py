@@ -53,22 +53,6 @@ class TestExport:
             exported(texts[:5]), expected, atol=1e-4 * np.abs(expected).max()
         )
 
-    @pytest.mark.parametrize(
-        ("status", "word", "arguments"),
-        [
-            (1, "absent", ["export", "absent", "--out", "m"]),
-            (1, "n_features_in_=5", ["export", "narrow", "--model", "my-model", "--out", "m"]),
-            (2, "--model", ["export", "narrow", "--out", "m"]),
-            (2, "--pooling", ["export", "my-adapter", "--pooling", "sum", "--out", "m"]),
-            (1, "n_features_in_=5", ["merge", "narrow", "my-model", "m"]),
-            (1, "absent", ["merge", "absent", "my-model", "m"]),
-            (1, "config.json", ["merge", "my-adapter", ".", "m"]),
-        ],
-    )
-    def test_refusals(self, status, word, arguments, files):
-        save_adapter(Whitening().fit(np.eye(6, 5)), "narrow")
-        refuse(word, *arguments, status=status)
-
 
 @pytest.mark.parametrize("right", [True, False])
 def test_the_status_of_check_says_whether_the_model_is_as_exported(right, monkeypatch):
@@ -93,19 +77,6 @@ class TestSeparately:
         np.testing.assert_array_equal(both[: len(left)], np.load("left.npy"))
         np.testing.assert_allclose(both.mean(axis=0), 0, atol=1e-4)  # fitted to the same rows
         assert provenance(read_config(files / "a"))["data"]["pairs"] == "separately"
-
-    @pytest.mark.parametrize(
-        ("status", "word", "rows"),
-        [
-            (2, "two columns", ["texts.tsv", "--model", "my-model"]),
-            (2, "matrix", ["X.npy"]),
-            (2, "labels are those of pairs", ["pairs.tsv", "--text", "a,b", "--model", "my-model"]),
-        ],
-    )
-    def test_refusals(self, status, word, rows, files):
-        (files / "pairs.tsv").write_text("a\tb\tlabel\nthe cat\ta dog\t1\na dog\ta cat\t0\n")
-        method = "isotropy-layer" if rows[0] == "pairs.tsv" else "whitening"
-        refuse(word, "fit", method, "--out", "a", "--separately", "--on", *rows, status=status)
 
 
 class TestMerge:

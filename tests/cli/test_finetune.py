@@ -10,7 +10,7 @@ from sklearn.metrics import matthews_corrcoef
 from isoadapt import load_checkpoint
 from isoadapt.cli import _finetune
 from isoadapt.cli._finetune import _make_options
-from isoadapt.finetune._recipes import PENALTIES, RECIPES
+from isoadapt.finetune._recipes import PENALTIES
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import anisotropy, isoscore
 from tests.cli.command_line import refuse, run, succeed, texts_and_labels
@@ -62,10 +62,6 @@ class TestOptions:
             assert isinstance(options["penalty"], type(method.loss()))
             assert (options["lam"], options["where"]) == (0.1, method.where)
 
-    def test_where(self):
-        for text, place in {"1,2": (1, 2), "[1, 2]": [1, 2], "-1": -1, "last": "last"}.items():
-            assert _make_options("istar", None, [f"where={text}"])["where"] == place
-
     def test_columns_by_name(self, calls):
         texts, labels = texts_and_labels()
         write("odd.tsv", texts, labels, ("question", "answer", "topic"))
@@ -115,39 +111,3 @@ class TestDev:
         completed = run(*LINE, "--dev", "same.tsv", "--out", "out", "--set", "epochs=1")
         assert "out holds the fine-tuned checkpoint, but" in str(completed.code)
         assert (files / "out" / "model.safetensors").is_file()
-
-
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("status", "word", "options"),
-        [
-            (2, "--penalty 'entropy'.*istar, cosreg", ["--penalty", "entropy"]),
-            (2, "bars", ["--penalty", "istar", "--set", "bars=all"]),
-            (1, "zeta=2 must lie in", ["--penalty", "istar", "--set", "zeta=2"]),
-            (2, "seed", ["--set", "seed=1"]),
-            (2, "lam", ["--set", "lam=-1"]),
-            (2, "where", ["--where", "last"]),
-            (2, "name=value", ["--set", "epochs"]),
-            (2, "--recipe '2' is not a recipe; choose from topo", ["--recipe", "2"]),
-            (2, "--where 'heads' .*head_input", ["--penalty", "istar", "--where", "heads"]),
-            (2, "--where 1.5", ["--penalty", "cosreg", "--where", "1.5"]),
-            (1, "hidden states 0 .*, not 9", ["--penalty", "cosreg", "--where", "9"]),
-            (1, "became nan; lower lr", ["--set", "lr=1e30"]),
-            (1, "label='mark'", ["--label", "mark"]),
-            (1, "none.tsv", ["--dev", "none.tsv"]),
-            (1, "names.tsv has the label 'no'", ["--dev", "names.tsv"]),
-            (1, "bare.tsv has no column 'label'.*--label", ["--dev", "bare.tsv"]),
-            (1, "only one distinct text", ["--dev", "one.tsv"]),
-            (1, "--out='my-model' exists", ["--out", "my-model"]),
-        ],
-    )
-    def test_one_line_each(self, status, word, options, files):
-        write("names.tsv", ["a", "b"], ["no", "yes"])
-        write("bare.tsv", ["a", "b"], [0, 1], ("sentence", "other"))
-        write("one.tsv", ["a", "a"], [0, 1])
-        refuse(word, *LINE, "--out", "a/b/c", *options, status=status)
-
-    @pytest.mark.parametrize(("option", "known"), [("penalty", PENALTIES), ("recipe", RECIPES)])
-    def test_what_can_be_chosen_is_said_before_what_is_missing(self, option, known):
-        near = next(iter(known))
-        refuse(f"did you mean {near!r}?", "finetune", f"--{option}", near[:-1], status=2)

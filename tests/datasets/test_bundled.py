@@ -12,24 +12,6 @@ from isoadapt.datasets import _bundled, load_similarity_pairs, make_acceptabilit
 from tools.acceptability import corpus as grammar
 
 
-def words(texts):
-    return {word for text in texts for word in re.findall(r"[a-z]+", text.lower())}
-
-
-# Closed classes of English; everything else must occur in one split only.
-FUNCTION_WORDS = words(
-    [
-        "a an any the this that these those every each one two three some several many much few",
-        "little all both no most such very too more as than at to of on in for by with near",
-        "behind about up down away over back out off before after during because although",
-        "without and but or not nobody everybody he she it they him her them himself herself",
-        "themselves who which what whom why when where is are was were be been has have had do",
-        "does did will can could must should won isn aren wasn weren hasn haven don t ever",
-        "never often there seem seems ago from now last next",
-    ]
-)
-
-
 @pytest.fixture(scope="module")
 def corpus():
     return make_acceptability()
@@ -41,9 +23,6 @@ def splits(corpus):
 
 
 class TestAcceptability:
-    def test_content_words_of_the_splits_are_disjoint(self, corpus):
-        assert words(corpus.train_texts) & words(corpus.dev_texts) <= FUNCTION_WORDS
-
     def test_rows_are_minimal_pairs_of_sentences_that_occur_once(self, corpus):
         for texts, labels, phenomena in splits(corpus):
             assert labels.dtype == np.int64
@@ -59,13 +38,6 @@ class TestAcceptability:
         for text in texts:
             assert re.fullmatch(r"[A-Z][A-Za-z' ,]*[.?]", text), text
             assert not re.search(r"  | ,|\ba [aeio]|\ban [^aeio]", text.lower()), text
-
-    def test_phenomena_are_many_and_even(self, corpus):
-        train, dev = Counter(corpus.train_phenomena), Counter(corpus.dev_phenomena)
-        assert len(train) == 25
-        assert set(dev) == {*train, "dative"}
-        for counts in (train, dev):
-            assert max(counts.values()) - min(counts.values()) <= 2
 
     def test_the_seed_decides_the_order(self, corpus):
         for seed in (0, 2**32):
@@ -91,16 +63,10 @@ class TestAcceptability:
             make_acceptability(**options)
 
 
-class TestSimilarityPairs:
-    def test_grades_are_balanced_and_alternate(self):
-        left, right, scores = load_similarity_pairs()
-        assert (len(left), len(right), scores.dtype) == (102, 102, np.float64)
-        assert (np.sort(scores.reshape(17, 6), axis=1) == np.arange(6)).all()
-
-    def test_sentences_occur_once(self):
-        left, right, _ = load_similarity_pairs()
-        assert len({text.lower() for text in left + right}) == 204
-        assert all(re.fullmatch(r"[A-Z]\S*( \S+)*\.", text) for text in left + right)
+def test_grades_of_the_pairs_are_balanced_and_alternate():
+    left, right, scores = load_similarity_pairs()
+    assert (len({*left, *right}), scores.dtype) == (204, np.float64)
+    assert (np.sort(scores.reshape(17, 6), axis=1) == np.arange(6)).all()
 
 
 class TestMiniLM:
@@ -121,8 +87,3 @@ class TestMiniLM:
             minilm_folder()
         monkeypatch.setattr(_bundled, "_SHA256", digest)
         assert minilm_folder() == weights.parent
-
-    def test_a_missing_package_is_named_with_its_extra(self, monkeypatch):
-        monkeypatch.setattr(_bundled, "_PACKAGE", "no_such_package")
-        with pytest.raises(ImportError, match=r"no_such_package.*isoadapt\[demo\]"):
-            minilm_folder()
