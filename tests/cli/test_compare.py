@@ -82,23 +82,6 @@ class TestCompare:
             assert type(load_adapter(folder)).__name__ == name
             assert "- Data: source train.tsv, rows 60" in (folder / "README.md").read_text()
 
-    def test_labels_may_be_the_names_of_the_checkpoint_or_need_a_new_head(self, files):
-        names = np.array(["good", "bad", "fair"])
-        save_model(files / "named", id2label=dict(enumerate(names.tolist())))
-        shown = []
-        for labels in (np.arange(60) % 3, names[np.arange(60) % 3]):
-            tables = [write("a.tsv", labels), "--test", write("b.tsv", labels[::-1], TEXTS)]
-            line = [*tables, "--model", "named", *ALONE[3:], "--json"]
-            rows = json.loads(succeed("compare", *line).stdout)["rows"]
-            shown.append(
-                [(row["use"], row["score"]) for row in rows if not row["adapter"][0] > "h"]
-            )
-        assert shown[0] == shown[1]
-        save_model(files / "many", problem_type="multi_label_classification")
-        line = [*BOTH[:3], "--model", "many", *ALONE[3:]]
-        completed = succeed("compare", *line)
-        assert "A new head is fitted instead, head='logistic'" in completed.stderr
-
     def test_after_an_interrupt_it_shows_what_is_done_and_exits_with_130(self, files, monkeypatch):
         compare = _compare.compare_adapters
 
@@ -142,15 +125,15 @@ class TestReport:
         assert "Map before and after Whitening" in page
         assert not any(text in page for text in texts_and_labels("dev.tsv")[0])
 
-    def test_a_regression_with_texts_has_no_classes(self, files, monkeypatch):
-        monkeypatch.setattr(Comparison, "credited", lambda *_: ["Whitening"])
+    def test_what_the_page_of_a_regression_is_given(self, files, monkeypatch):
+        given = {}
+        monkeypatch.setattr(_compare, "write_report", lambda page, **options: given.update(options))
         save_model(files / "model", num_labels=1, problem_type="regression")
+        write("a.tsv", np.arange(60) % 3 + 0.5, TEXTS)
         texts = texts_and_labels("dev.tsv")[0]
-        write("b.tsv", np.arange(60) % 3 + 0.5, texts)
-        write("a.tsv", np.arange(60) % 3 + 0.5, texts_and_labels("train.tsv")[0])
+        write("b.tsv", np.arange(65) % 3 + 0.5, [*texts, *TEXTS[:5]])
         line = ["a.tsv", "--test", "b.tsv", "--model", "model", *ALONE[3:]]
         succeed("report", *line, "--out", "report.html", "--with-texts")
-        page = (files / "report.html").read_text("utf-8")
-        assert "On regression, " in page
-        assert "label " not in page.partition("</style>")[2].replace("aria-label", "")
-        assert all(f"{text}</title>" in page for text in texts)
+        assert sorted(given["texts"]) == sorted(texts)  # without those that are fitted to
+        assert given["comparison"].uses[0] == "regress"
+        assert not given["report"].to_dict().get("labels")

@@ -75,18 +75,6 @@ class TestDemo:
         assert pipeline.predict(["the cat sat", "a dog ran"]).shape == (2,)
         assert {path.name for path in out.iterdir()} == {"spectra.png", "pipeline.joblib"}
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (["--train", "absent.tsv"], "--train and --dev must be given together"),
-            (["--label", "kind"], "give --train and --dev too"),
-            (["--out", __file__], "cannot be written to"),
-            (["--checkpoint", "."], "config.json"),
-        ],
-    )
-    def test_errors_are_one_line(self, options, message, files):
-        assert message in fail("demo", *options)
-
 
 def test_texts_of_both_tables_are_not_evaluated_on(tables, capsys):
     arguments = [tables / "train.tsv", tables / "dev.tsv", None, None, Console()]
@@ -98,15 +86,6 @@ def test_texts_of_both_tables_are_not_evaluated_on(tables, capsys):
     assert list(dev) == list(all_dev)
     assert dev_labels.tolist() == labels.tolist()
     assert re.search("Note: 30 texts of .*both.tsv are in .* too", capsys.readouterr().err)
-    same = ["--train", tables / "train.tsv", "--dev", tables / "train.tsv"]
-    assert "every text of" in fail("demo", *same, "--checkpoint", "m", "--out", tables / "new")
-
-
-def test_a_failed_demo_leaves_no_folders(files):
-    texts = ["--train", "train.tsv", "--dev"]
-    for options in ([*texts, "absent.tsv"], [*texts, "dev.tsv", "--checkpoint", "no/such"]):
-        fail("demo", *options, "--out", "a/b")
-        assert not (files / "a").exists()
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,5 @@ class TestTexts:
         refuse("of another checkpoint .* than '.*other'", "transform", "my-adapter", *other)
         refuse("another checkpoint", "merge", "my-adapter", "other", "merged")
         np.save("E.npy", TransformerEncoder("my-model").transform(texts_and_labels()[0]))
-        options = ["--on", "E.npy", "--model", "my-model", "--set", "shrinkage=0.1", "--out", "b"]
-        succeed("fit", "whitening", *options)
-        assert json.loads((files / "b" / "config.json").read_text())["vectors"]["kind"] is None
-        refuse("another checkpoint", "merge", "b", "other", "merged")
         save_adapter(Whitening(shrinkage=0.1).fit(np.load("E.npy")), "bare")
         succeed("transform", "bare", *other)
