@@ -16,8 +16,8 @@ rng = np.random.default_rng(0)
 def tables(tmp_path_factory):
     """A folder with tables of texts and three classes: train.tsv, dev.tsv and texts.tsv."""
     folder = tmp_path_factory.mktemp("tables")
-    for name in ("train", "dev", "texts"):
-        rows = [f"{' '.join(rng.choice(WORDS, size=6))}\t{i % 3}" for i in range(60)]
+    for name, n in {"train": 90, "dev": 90, "texts": 60}.items():
+        rows = [f"{' '.join(rng.choice(WORDS, size=6))}\t{i % 3}" for i in range(n)]
         (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     return folder
 

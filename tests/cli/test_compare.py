@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("fixed_penalty")
 MODEL = ["--model", "my-model"]
 ALONE = ["dev.tsv", *MODEL, "--encoder-unseen", "--adapters", "whitening"]
 BOTH = ["train.tsv", "--test", *ALONE]
-TEXTS = [f"the {a} {b}" for a in WORDS[:12] for b in WORDS[:5]]
+TEXTS = [f"the {a} {b}" for a in WORDS[:18] for b in WORDS[:5]]
 NAMES = ["LogitPreservingWhitening", "Whitening"]
 
 
@@ -34,17 +34,17 @@ def write(name, labels, texts=None):
 class TestCompare:
     def test_tables_figures_and_verdicts(self, files):
         train, dev = (texts_and_labels(f"{name}.tsv")[0] for name in ("train", "dev"))
-        table = pd.DataFrame({"sentence1": train, "sentence2": dev, "label": np.arange(60) % 6})
+        table = pd.DataFrame({"sentence1": train, "sentence2": dev, "label": np.arange(90) % 6})
         table.to_csv("pairs.tsv", sep="\t", index=False)
-        write("test.tsv", np.arange(65) % 3, [*dev, *train[:5]])
+        write("test.tsv", np.arange(95) % 3, [*dev, *train[:5]])
         options = ["--pairs", "pairs.tsv", "--foreign", "dev.tsv", "--max-length", 5]
         options += ["--encoder-saw", "--out", "out", "--cache", "fits"]
         adapters = [f"--adapters={name}" for name in NAMES]
         line = ["train.tsv", "--test", "test.tsv", *MODEL]
         completed = succeed("compare", *line, *options, *adapters)
-        assert "5 of the 65 rows to judge on equal rows that are fitted to" in completed.stderr
-        assert "Encoding the 125 texts" in completed.stderr  # of both tables in one call
-        assert completed.stdout.startswith("Fitted to 60 rows and judged on 60 test rows")
+        assert "5 of the 95 rows to judge on equal rows that are fitted to" in completed.stderr
+        assert "Encoding the 185 texts" in completed.stderr  # of both tables in one call
+        assert completed.stdout.startswith("Fitted to 90 rows and judged on 90 test rows")
         lines = completed.stdout.splitlines()
         for name in ("no adapter", "head refit only", *NAMES):
             assert sum(line.startswith(f"{name}  ") for line in lines) == 6
@@ -57,10 +57,10 @@ class TestCompare:
         assert any((files / "fits").iterdir())
         found = {row["use"]: row for row in saved["rows"] if row["adapter"] == "no adapter"}
         encoder, head = load_checkpoint("my-model", max_length=5)
-        score = head.score(encoder.transform(dev), np.arange(60) % 3)
+        score = head.score(encoder.transform(dev), np.arange(90) % 3)
         assert found["classify"]["score"] == pytest.approx(score)
         vectors = encoder.transform(train + dev)
-        similar = similarity_correlation(vectors[:60], vectors[60:], np.arange(60) % 6)
+        similar = similarity_correlation(vectors[:90], vectors[90:], np.arange(90) % 6)
         assert found["similarity"]["score"] == pytest.approx(similar, abs=1e-3)
 
     def test_best_adapters_are_saved_and_folders_of_earlier_ones_are_named(
@@ -80,7 +80,7 @@ class TestCompare:
         for ending, name in (("", NAMES[1]), ("-same-predictions", NAMES[0])):
             folder = files / "out" / f"best-for-classify{ending}"
             assert type(load_adapter(folder)).__name__ == name
-            assert "- Data: source train.tsv, rows 60" in (folder / "README.md").read_text()
+            assert "- Data: source train.tsv, rows 90" in (folder / "README.md").read_text()
 
     def test_after_an_interrupt_it_shows_what_is_done_and_exits_with_130(self, files, monkeypatch):
         compare = _compare.compare_adapters
@@ -129,9 +129,9 @@ class TestReport:
         given = {}
         monkeypatch.setattr(_compare, "write_report", lambda page, **options: given.update(options))
         save_model(files / "model", num_labels=1, problem_type="regression")
-        write("a.tsv", np.arange(60) % 3 + 0.5, TEXTS)
+        write("a.tsv", np.arange(90) % 3 + 0.5, TEXTS)
         texts = texts_and_labels("dev.tsv")[0]
-        write("b.tsv", np.arange(65) % 3 + 0.5, [*texts, *TEXTS[:5]])
+        write("b.tsv", np.arange(95) % 3 + 0.5, [*texts, *TEXTS[:5]])
         line = ["a.tsv", "--test", "b.tsv", "--model", "model", *ALONE[3:]]
         succeed("report", *line, "--out", "report.html", "--with-texts")
         assert sorted(given["texts"]) == sorted(texts)  # without those that are fitted to

@@ -15,6 +15,7 @@ from isoadapt import (
 from isoadapt.cli._demo import Similarity, report, similarity
 from isoadapt.datasets import load_similarity_pairs
 from isoadapt.metrics import retrieval_report, similarity_correlation
+from tests.tiny_models import save_model
 
 SENTENCES = load_similarity_pairs().left[:40]
 RAW, ADAPTED = "classifier's vectors", "adapted by LogitPreservingWhitening"
@@ -82,6 +83,13 @@ def test_a_classifier_of_pairs_is_fitted_on_single_texts(checkpoint):
     assert found.predictions == "It changed 0 of 15 predictions on the other texts."
     assert "embedded as a single text" in report(found).replace("\n", " ")
     assert "embedded as a single text" not in report(singles).replace("\n", " ")
+
+
+def test_a_regressor_keeps_its_values(tmp_path):
+    folder = save_model(tmp_path / "checkpoint", num_labels=1)
+    sentence = evaluate(SENTENCES, OTHERS, folder).predictions
+    value = float(sentence.removeprefix("It changed a predicted value by at most ").rstrip("."))
+    assert value < 1e-5
 
 
 @pytest.mark.parametrize(

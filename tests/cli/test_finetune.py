@@ -46,7 +46,7 @@ class TestOptions:
         assert completed.stdout == "Checkpoint: isoadapt-finetuned\n"
         [(model, texts, labels, out, options)] = calls
         assert (model, str(out)) == ("my-model", "isoadapt-finetuned")
-        assert (texts, labels.tolist()) == (texts_and_labels("train.tsv")[0], [0, 1, 2] * 20)
+        assert (texts, labels.tolist()) == (texts_and_labels("train.tsv")[0], [0, 1, 2] * 30)
         loss = options.pop("penalty")
         assert (type(loss), loss.zeta, loss.form) == (IsoScoreLoss, 0.2, "linear")
         own = {"recipe": "istar", "epochs": 4, "lr": 1e-3, "lam": -1, "where": (1, 2)}
@@ -93,7 +93,7 @@ class TestDev:
         }
         figures = dict(re.findall(r"^ *(\S+) +(-?[\d.e-]+)$", completed.stdout, re.M))
         assert figures.items() >= {name: f"{value:.4g}" for name, value in expected.items()}.items()
-        assert "On the 60 texts of dev-names.tsv:" in completed.stdout
+        assert "On the 90 texts of dev-names.tsv:" in completed.stdout
 
     def test_a_regression_on_pairs_is_evaluated(self, files):
         texts, labels = texts_and_labels("dev.tsv")
