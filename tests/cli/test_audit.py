@@ -73,7 +73,7 @@ class TestTexts:
         assert found["pooled"] == expected(encoder.transform(texts))
         one = ["my-model", write("one.tsv", "the cat", "the cat"), "--layers"]
         completed = succeed("audit", *one)  # whose vectors have no variance
-        assert "\nTokens of each layer:\nLayerReport: 4 tokens × 16" in completed.stdout
+        assert "\nTokens of each layer:\nLayerReport: 8 tokens × 16" in completed.stdout
         assert "Note: 1 different texts are fewer than 48" in completed.stderr
         assert "IsotropyReport" not in completed.stdout
 

@@ -37,7 +37,7 @@ class TestCompare:
         table = pd.DataFrame({"sentence1": train, "sentence2": dev, "label": np.arange(90) % 6})
         table.to_csv("pairs.tsv", sep="\t", index=False)
         write("test.tsv", np.arange(95) % 3, [*dev, *train[:5]])
-        options = ["--pairs", "pairs.tsv", "--foreign", "dev.tsv", "--max-length", 5]
+        options = ["--pairs", "pairs.tsv", "--foreign", "dev.tsv", "--max-length", 7]
         options += ["--encoder-saw", "--out", "out", "--cache", "fits"]
         adapters = [f"--adapters={name}" for name in NAMES]
         line = ["train.tsv", "--test", "test.tsv", *MODEL]
@@ -56,7 +56,7 @@ class TestCompare:
         assert [*saved["verdict"].values()] == verdict
         assert any((files / "fits").iterdir())
         found = {row["use"]: row for row in saved["rows"] if row["adapter"] == "no adapter"}
-        encoder, head = load_checkpoint("my-model", max_length=5)
+        encoder, head = load_checkpoint("my-model", max_length=7)
         score = head.score(encoder.transform(dev), np.arange(90) % 3)
         assert found["classify"]["score"] == pytest.approx(score)
         vectors = encoder.transform(train + dev)
