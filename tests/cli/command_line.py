@@ -1,8 +1,10 @@
-"""Runs of the command line, and what their files hold."""
+"""Runs of the command line, and what they must and must not do."""
 
 import io
+import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +58,19 @@ def fail(*arguments):
     return message_of(run(*arguments))
 
 
-def texts_and_labels():
-    table = pd.read_csv("texts.tsv", sep="\t")
+def listing():
+    return sorted(path.as_posix() for path in Path().rglob("*"))
+
+
+def refuse(word, *arguments, status=1):
+    """Check that a command fails in one line with a word, without a result or a new file."""
+    before = listing()
+    completed = run(*arguments)
+    assert re.search(word, message_of(completed)), completed
+    assert (2 if completed.code == 2 else 1) == status, completed
+    assert (completed.stdout, listing()) == ("", before)
+
+
+def texts_and_labels(path="texts.tsv"):
+    table = pd.read_csv(path, sep="\t")
     return table["sentence"].tolist(), table["label"].to_numpy()

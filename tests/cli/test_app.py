@@ -1,38 +1,146 @@
-"""The application: its version and its help."""
+"""Every command follows the same conventions: help, streams, --json, --quiet, exit status."""
 
+import json
+import math
 import re
-import subprocess
-import sys
+import shlex
+import unittest.mock
+import warnings
+
+import pytest
+import transformers
+import typer
+from typer.testing import CliRunner
 
 import isoadapt
-from tests.cli.command_line import run
+from isoadapt import cli
+from isoadapt.adapters._registry import NAMES, VARIANTS
+from isoadapt.cli import _demo
+from isoadapt.cli._finetune import _JOINING, _TRAINING
+from isoadapt.cli._options import Console, _flagged, read_settings
+from isoadapt.finetune._recipes import PENALTIES, RECIPES
+from tests.cli.command_line import refuse, run, succeed
+
+COMMANDS = dict(typer.main.get_command(cli.app).commands)
+KEYS = {
+    "audit": {"isoscore", "truncation", "vectors", "references", "next_steps"},
+    "compare": {"protocol", "rows", "verdict", "notes"},
+    "report": {},  # those of compare
+    "finetune": {"checkpoint", "dev"},
+    "fit": {"adapter", "method", "rows", "evaluated_on", "before", "after"},
+    "transform": {"file", "n_samples", "n_features", "dtype"},
+    "merge": {"checkpoint", "head"},
+    "export": {"model", "classifies"},
+    "check": {"vectors_version", "as_exported", "loaders"},
+    "demo": {"comparison", "similarity", "spectra", "pipeline"},
+}
+EXTRA = {  # makes the example cheap, or possible
+    "compare": ["--adapters", "whitening"],
+    "finetune": ["--set", "epochs=1"],
+}
+# Before transformers had a hook for progress bars, they could only be hidden for the whole process.
+BARS_CAN_BE_HIDDEN = hasattr(transformers.utils.logging, "set_tqdm_hook")
+FEW = ("IsotropyLayer, minibatch", "LogitPreservingWhitening")  # adapters of the demo
 
 
-def test_version():
-    assert run("--version").stdout.strip() == isoadapt.__version__
+def example_of(command):
+    [line] = re.findall(r"Example:\s+(isoadapt .*)", COMMANDS[command].help)
+    return shlex.split(line)[1:]
 
 
-def test_help_names_the_commands():
-    output = run("--help").stdout
+def test_version_and_help():
+    assert succeed("--version").stdout.strip() == isoadapt.__version__
+    output = succeed("--help").stdout
     assert "isoadapt audit my-model texts.tsv" in output
-    for command in ("demo", "audit", "fit", "transform", "merge"):
-        assert re.search(rf"\b{command}\b", output)
-        assert run(command, "--help").code in (None, 0)
+    assert all(re.search(rf"\b{command}\b", output) for command in COMMANDS)
+    assert KEYS.keys() == COMMANDS.keys()
 
 
-def test_help_loads_nothing_heavy():
-    code = (
-        "import contextlib, sys, isoadapt.cli\n"
-        "for command in ([], ['fit'], ['finetune'], ['audit']):\n"
-        "    sys.argv = ['isoadapt', *command, '--help']\n"
-        "    with contextlib.suppress(SystemExit):\n"
-        "        isoadapt.cli.main()\n"
-        "print(sorted(sys.modules))"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert loaded.count("Usage: isoadapt") == 4
-    assert "'isoadapt.cli'" in loaded
-    for module in ("torch", "sklearn", "scipy", "transformers", "zuko", "matplotlib", "lmdb"):
-        assert f"'{module}'" not in loaded
+def test_the_help_names_what_can_be_chosen():
+    known = {"fit": NAMES, "finetune": [*PENALTIES, *RECIPES, *_JOINING, *_TRAINING]}
+    for command, names in known.items():
+        shown = " ".join(each.help or "" for each in COMMANDS[command].params)
+        assert not [name for name in names if name not in f"{shown} --where"]
+
+
+@pytest.mark.usefixtures("fixed_penalty")
+class TestEveryCommand:
+    @pytest.mark.parametrize("command", KEYS)
+    def test_the_help_begins_with_what_one_gets_and_an_example_that_parses(self, command):
+        sentence = re.split(r"\n\s*\n", COMMANDS[command].help.strip())[0]
+        help_ = CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": "80"}).stdout
+        output = " ".join(help_.split())
+        places = [output.find(part) for part in (sentence, "Example:", "─ ")]
+        assert places == sorted(places)
+        assert places[0] > 0
+        name, *arguments = example_of(command)
+        assert shlex.join(["isoadapt", name, *arguments]) in output  # on one line of a terminal
+        COMMANDS[name].make_context(name, arguments)  # raises on what it does not know
+        assert name == command
+        assert {"--json", "--quiet"} < {each.opts[0] for each in COMMANDS[name].params}
+
+    @pytest.mark.filterwarnings("ignore:training ended at max_epochs")
+    @pytest.mark.parametrize("command", [each for each in KEYS if each != "report"])  # as compare
+    def test_the_example_runs_as_json_and_quietly(self, command, files, monkeypatch, capfd):
+        few = [each for each in VARIANTS if each.name in FEW]
+        monkeypatch.setattr(_demo, "installed_variants", lambda: few)
+        if command in ("export", "check"):
+            pytest.importorskip("sentence_transformers")
+        if command == "fit":
+            (files / "my-adapter").unlink()
+        if command == "check":
+            succeed(*example_of("export"), "--quiet")
+        capfd.readouterr()
+        completed = succeed(*example_of(command), *EXTRA.get(command, []), "--json", "--quiet")
+        assert json.loads(completed.stdout).keys() >= KEYS[command]
+        if BARS_CAN_BE_HIDDEN:
+            assert completed.stderr == ""
+            assert capfd.readouterr() == ("", "")  # nothing passes by the streams of Python
+
+
+def test_an_unknown_option_is_wrong_usage():
+    completed = run("audit", "--nonsense")
+    assert (completed.code, completed.stdout) == (2, "")
+    assert "Traceback" not in completed.stderr
+
+
+def test_an_interrupt_is_130(files, monkeypatch):
+    interrupt = unittest.mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("isoadapt.cli._audit.isotropy_report", interrupt)
+    completed = run("audit", "X.npy")
+    assert (completed.code, completed.stdout, completed.stderr) == (130, "", "")
+
+
+def test_an_expected_error_is_one_line(files, monkeypatch):
+    error = unittest.mock.Mock(side_effect=RuntimeError("no\nluck"))
+    monkeypatch.setattr("isoadapt.cli._audit.isotropy_report", error)
+    refuse("no luck", "audit", "X.npy")
+
+
+VALUES = {"0.25": 0.25, "1e-1": 0.1, "1": 1, "oas": "oas", '"oas"': "oas", "'oas'": "oas"}
+VALUES |= {" 0.5 ": 0.5, "None": None, "true": True, "[1, 2]": [1, 2], "1,2": (1, 2)}
+
+
+def test_values_are_literals_of_json_or_python_or_strings():
+    for text, value in VALUES.items():
+        found = read_settings([f" name = {text}"], ["name"], "it")["name"]
+        assert (found, type(found)) == (value, type(value))
+
+
+def test_several_values_may_follow_one_flag():
+    line = "--on a.tsv b.TXT c.csv.gz name --set x=1 y=2 --out d.npy"
+    flags = "--on a.tsv --on b.TXT --on c.csv.gz name --set x=1 --set y=2 --out d.npy"
+    assert " ".join(_flagged(line.split())) == flags
+
+
+def test_nan_becomes_null_in_json(capsys):
+    Console(as_json=True).show("", {"a": math.nan, "b": [{"c": math.nan}, (1.0, "x")]})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [{"c": None}, [1.0, "x"]]}
+
+
+def test_each_warning_is_one_note_unless_quiet(capsys):
+    for quiet, notes in ((True, ""), (False, "Note: few rows\nNote: other\n")):
+        with Console(quiet=quiet).notes():
+            for message in ("few\nrows", "few\nrows", "other"):
+                warnings.warn(message, stacklevel=1)
+        assert capsys.readouterr().err == notes

@@ -1,129 +1,139 @@
-"""The comparison as a user meets it."""
+"""The comparison and its page as a user meets them."""
 
+import html
 import json
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from isoadapt import load_checkpoint
+from isoadapt.cli import _compare
 from isoadapt.interop import load_adapter
+from isoadapt.metrics import similarity_correlation
 from isoadapt.model_selection import Comparison
-from tests.cli.command_line import fail, run, succeed
-from tests.tiny_models import save_model
+from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
+from tests.cli.command_line import run, succeed, texts_and_labels
+from tests.tiny_models import WORDS, save_model
 
 pytestmark = pytest.mark.usefixtures("fixed_penalty")
-NAMES = ["--adapters", "logit-preserving-whitening", "--adapters", "Whitening"]
+MODEL = ["--model", "my-model"]
+ALONE = ["dev.tsv", *MODEL, "--encoder-unseen", "--adapters", "whitening"]
+BOTH = ["train.tsv", "--test", *ALONE]
+TEXTS = [f"the {a} {b}" for a in WORDS[:18] for b in WORDS[:5]]
+NAMES = ["LogitPreservingWhitening", "Whitening"]
 
 
-@pytest.fixture(scope="module")
-def pairs(tables):
-    rows = [(tables / name).read_text().splitlines()[1:] for name in ("train.tsv", "dev.tsv")]
-    lines = [
-        f"{first.split(chr(9))[0]}\t{second.split(chr(9))[0]}\t{number % 6}"
-        for number, (first, second) in enumerate(zip(*rows, strict=True))
-    ]
-    path = tables / "pairs.tsv"
-    path.write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n")
-    return path
+def write(name, labels, texts=None):
+    texts = texts_and_labels("dev.tsv")[0] if texts is None else texts
+    table = pd.DataFrame({"sentence": texts, "label": labels})
+    table.to_csv(name, sep="\t", index=False)
+    return name
 
 
 class TestCompare:
-    def test_tables_and_verdicts(self, tables, checkpoint, pairs, tmp_path):
-        train, dev = ((tables / name).read_text() for name in ("train.tsv", "dev.tsv"))
-        test = tmp_path / "test.tsv"
-        test.write_text(dev + "\n".join(train.splitlines()[1:6]) + "\n")
-        completed = succeed(
-            "compare",
-            tables / "train.tsv",
-            *["--model", checkpoint, "--test", test, "--encoder-saw"],
-            *["--pairs", pairs, "--foreign", pairs, "--out", tmp_path / "out", *NAMES],
-        )
+    def test_tables_figures_and_verdicts(self, files):
+        train, dev = (texts_and_labels(f"{name}.tsv")[0] for name in ("train", "dev"))
+        table = pd.DataFrame({"sentence1": train, "sentence2": dev, "label": np.arange(90) % 6})
+        table.to_csv("pairs.tsv", sep="\t", index=False)
+        write("test.tsv", np.arange(95) % 3, [*dev, *train[:5]])
+        options = ["--pairs", "pairs.tsv", "--foreign", "dev.tsv", "--max-length", 7]
+        options += ["--encoder-saw", "--out", "out", "--cache", "fits"]
+        adapters = [f"--adapters={name}" for name in NAMES]
+        line = ["train.tsv", "--test", "test.tsv", *MODEL]
+        completed = succeed("compare", *line, *options, *adapters)
         assert "5 of the 95 rows to judge on equal rows that are fitted to" in completed.stderr
+        assert "Encoding the 185 texts" in completed.stderr  # of both tables in one call
         assert completed.stdout.startswith("Fitted to 90 rows and judged on 90 test rows")
-        for name in ("no adapter", "head refit only", "LogitPreservingWhitening", "Whitening"):
-            lines = completed.stdout.splitlines()
+        lines = completed.stdout.splitlines()
+        for name in ("no adapter", "head refit only", *NAMES):
             assert sum(line.startswith(f"{name}  ") for line in lines) == 6
         assert max(map(len, lines)) <= 100
         verdict = completed.stdout.split("\n\n")[-1].replace("\n  ", " ").splitlines()
         starts = ["On classification, ", "For similarity, ", "For neighbours ", "For outliers, "]
         assert all(line.startswith(start) for line, start in zip(verdict, starts, strict=True))
-        assert "Encoding the 185 texts" in completed.stderr  # of both tables in one call
-        saved = json.loads((tmp_path / "out" / "comparison.json").read_text())
+        saved = json.loads((files / "out" / "comparison.json").read_text())
         assert [*saved["verdict"].values()] == verdict
+        assert any((files / "fits").iterdir())
+        found = {row["use"]: row for row in saved["rows"] if row["adapter"] == "no adapter"}
+        encoder, head = load_checkpoint("my-model", max_length=7)
+        score = head.score(encoder.transform(dev), np.arange(90) % 3)
+        assert found["classify"]["score"] == pytest.approx(score)
+        vectors = encoder.transform(train + dev)
+        similar = similarity_correlation(vectors[:90], vectors[90:], np.arange(90) % 6)
+        assert found["similarity"]["score"] == pytest.approx(similar, abs=1e-3)
 
-    def test_best_adapters_are_saved(self, tables, checkpoint, tmp_path, monkeypatch):
-        best = lambda self, use=None, same_predictions=False: self.estimators["Whitening"]  # noqa: E731
-        monkeypatch.setattr(Comparison, "best_adapter", best)
-        arguments = [tables / "dev.tsv", "--model", checkpoint, "--encoder-unseen", *NAMES[2:]]
-        completed = succeed("compare", *arguments, "--out", tmp_path / "out")
-        assert "Note:" not in completed.stderr
-        folders = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
-        assert folders == {"best-for-classify", "best-for-neighbours"}
-        adapter = load_adapter(tmp_path / "out" / "best-for-classify")
-        assert type(adapter).__name__ == "Whitening"
-        card = (tmp_path / "out" / "best-for-classify" / "README.md").read_text()
-        assert "- Data: source dev.tsv, rows 90" in card
-
-    def test_folders_of_an_earlier_comparison_are_named(self, tables, checkpoint, tmp_path):
-        (tmp_path / "best-for-classify").mkdir()
-        arguments = [tables / "dev.tsv", "--model", checkpoint, "--encoder-unseen", *NAMES[2:]]
-        completed = succeed("compare", *arguments, "--out", tmp_path)
-        assert "not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
-        assert "best-for-classify is of an earlier comparison" in completed.stderr
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (["--encoder-saw"], "--test"),
-            (["--adapters", "whitenin"], "did you mean"),
-            (["--adapters", "fast", "--adapters", "isobn"], "cannot be combined"),
-        ],
-    )
-    def test_wrong_usage(self, options, message, tables, checkpoint):
-        completed = run("compare", tables / "dev.tsv", "--model", checkpoint, *options)
-        assert completed.code == 2
-        assert completed.stdout == ""
-        assert message in " ".join(completed.stderr.replace("│", " ").split())
-
-    @pytest.mark.parametrize("option", [None, "--encoder-unseen"])
-    def test_rows_that_the_encoder_may_have_seen_are_named_before_it_is_loaded(
-        self, option, tables, tmp_path
+    def test_best_adapters_are_saved_and_folders_of_earlier_ones_are_named(
+        self, files, monkeypatch
     ):
-        files = [tables / "dev.tsv", "--model", tmp_path / "absent", *filter(None, [option])]
-        assert ("this cannot tell whether" in run("compare", *files).stderr) == (option is None)
+        def best(self, use=None, same_predictions=False):
+            name = NAMES[0] if same_predictions else NAMES[1]
+            return None if use == "neighbours" else self.estimators[name]
 
-    def test_failures_are_one_line(self, tables, checkpoint, pairs, tmp_path):
-        (tmp_path / "texts.tsv").write_text("sentence\na cat\na dog\n")
-        model = ["--model", checkpoint]
-        assert "no column 'label'" in fail("compare", tmp_path / "texts.tsv", *model)
-        assert "is not a file" in fail("compare", tmp_path / "absent.tsv", *model)
-        train = tables / "train.tsv"
-        assert "sentence1" in fail("compare", train, *model, "--pairs", train)
-        unread = fail("compare", train, "--model", tmp_path, "--foreign", tmp_path / "no")
-        assert str(tmp_path / "no") in unread  # before texts are encoded
+        monkeypatch.setattr(Comparison, "best_adapter", best)
+        (files / "out" / "best-for-neighbours").mkdir(parents=True)
+        options = ["--adapters", NAMES[0], "--out", "out"]
+        completed = succeed("compare", *BOTH, *options)
+        assert "Note:" not in completed.stderr
+        assert "best-for-neighbours is of an earlier comparison" in completed.stderr
+        assert "not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
+        for ending, name in (("", NAMES[1]), ("-same-predictions", NAMES[0])):
+            folder = files / "out" / f"best-for-classify{ending}"
+            assert type(load_adapter(folder)).__name__ == name
+            assert "- Data: source train.tsv, rows 90" in (folder / "README.md").read_text()
+
+    def test_after_an_interrupt_it_shows_what_is_done_and_exits_with_130(self, files, monkeypatch):
+        compare = _compare.compare_adapters
+
+        def interrupted(*arguments, **options):
+            comparison = compare(*arguments, **options)
+            comparison.notes.append(f"{INTERRUPTED} before these were done: IsoBN")
+            return comparison
+
+        monkeypatch.setattr(_compare, "compare_adapters", interrupted)
+        completed = run("compare", *BOTH[:5], *BOTH[6:], "--json")
+        assert completed.code == 130
+        rows = json.loads(completed.stdout)["rows"]
+        assert {row["adapter"] for row in rows} > {"Whitening"}
+        assert {row["use"] for row in rows} == {"classify", "neighbours"}
+        assert "Note: encoder_saw=None: it is not known" in completed.stderr
 
 
-def test_labels_that_the_checkpoint_does_not_know_need_a_new_head(tables, tmp_path):
-    folder = save_model(tmp_path / "several", problem_type="multi_label_classification")
-    files = ["compare", tables / "train.tsv", "--test", tables / "dev.tsv", "--encoder-unseen"]
-    completed = run(*files, "--model", folder, "--adapters", "IsoBN", "--out", tmp_path / "out")
-    assert completed.code == 0
-    assert "A new head is fitted instead, head='logistic'" in completed.stderr
-    assert "On classification" in completed.stdout
+class TestReport:
+    @pytest.fixture(autouse=True)
+    def matplotlib(self):
+        pytest.importorskip("matplotlib")
 
+    def test_the_page_has_the_figures_of_compare_and_audit(self, files, monkeypatch):
+        monkeypatch.setattr(Comparison, "credited", lambda *_: ["Whitening"])  # which has a map
+        completed = succeed("report", *BOTH, "--out", "new/report.html", "--json")
+        assert "Report: new/report.html" in completed.stderr
+        page = (files / "new" / "report.html").read_text("utf-8")
+        shown = json.loads(completed.stdout)
+        for sentence in shown["verdict"].values():
+            assert f"<p>{html.escape(sentence)}</p>" in page
+        for row in shown["rows"]:
+            assert f"<td>{row['adapter']}</td><td>{row['score']:.4f}</td>" in page
+        audit = ["audit", "my-model", "dev.tsv", "--label", "label", "--json"]
+        audit = json.loads(succeed(*audit).stdout)
+        for name in ("isoscore", "isoscore_corrected", "ev1", "two_nn", "mean_cosine", "hubness"):
+            assert f"<td>{audit[name]:.4g}</td>" in page
+        assert all(
+            f"label {name}: n={part['n_samples']}," in page
+            for name, part in audit["labels"].items()
+        )
+        assert "Map before and after Whitening" in page
+        assert not any(text in page for text in texts_and_labels("dev.tsv")[0])
 
-def test_labels_may_be_the_names_of_the_checkpoint(tables, tmp_path):
-    names = np.array(["good", "bad", "fair"])
-    folder = save_model(tmp_path / "named", id2label=dict(enumerate(names.tolist())))
-    for name in ("train.tsv", "dev.tsv"):
-        table = pd.read_csv(tables / name, sep="\t")
-        table.assign(label=names[table["label"]]).to_csv(tmp_path / name, sep="\t", index=False)
-    shown = []
-    for place in (tables, tmp_path):
-        files = ["compare", place / "train.tsv", "--test", place / "dev.tsv"]
-        arguments = [*files, "--model", folder, "--encoder-unseen", *NAMES]
-        shown.append(succeed(*arguments, "--out", tmp_path / "out"))
-        saved = json.loads((tmp_path / "out" / "comparison.json").read_text())
-        rows = [row for row in saved["rows"] if row["adapter"] in ("no adapter", "head refit only")]
-        shown[-1] = [(row["use"], row["adapter"], row["score"]) for row in rows]
-    assert shown[0] == shown[1]
+    def test_what_the_page_of_a_regression_is_given(self, files, monkeypatch):
+        given = {}
+        monkeypatch.setattr(_compare, "write_report", lambda page, **options: given.update(options))
+        save_model(files / "model", num_labels=1, problem_type="regression")
+        write("a.tsv", np.arange(90) % 3 + 0.5, TEXTS)
+        texts = texts_and_labels("dev.tsv")[0]
+        write("b.tsv", np.arange(95) % 3 + 0.5, [*texts, *TEXTS[:5]])
+        line = ["a.tsv", "--test", "b.tsv", "--model", "model", *ALONE[3:]]
+        succeed("report", *line, "--out", "report.html", "--with-texts")
+        assert sorted(given["texts"]) == sorted(texts)  # without those that are fitted to
+        assert given["comparison"].uses[0] == "regress"
+        assert not given["report"].to_dict().get("labels")

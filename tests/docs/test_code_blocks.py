@@ -21,7 +21,6 @@ from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
 
 COMMANDS = typer.main.get_command(app).commands
 CHEAP = {"audit", "check", "compare", "export", "fit", "transform", "merge"}
-LANGUAGES = {"python", "sh", "text"}
 N_TRAIN, N_DEV = 96, 60
 
 
@@ -49,13 +48,6 @@ def folder(checkpoint, tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [README, *PAGES], ids=name)
-def test_languages_are_known(page):
-    assert {block.language for block in blocks(page)} <= LANGUAGES
-    text = page.read_text("utf-8")
-    assert len(blocks(page)) == len(re.findall(r"^(?:```\w+|\.\. code-block::)", text, re.M))
-
-
 # torch warns of its data loader's default, which concerns machines without a GPU only.
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 @pytest.mark.parametrize(
@@ -76,34 +68,33 @@ def test_doctests_hold(page):
     assert doctest.DocTestRunner(verbose=False).run(test).failed == 0
 
 
-@pytest.mark.parametrize(
-    ("page", "line"),
-    [(page, line) for page in [README, *PAGES] for line in shell_lines(page)],
-    ids=lambda value: value if isinstance(value, str) else name(value),
-)
-def test_shell_commands_exist(page, line):
-    program, *arguments = shlex.split(line, comments=True)
-    if program == "isoadapt":
-        command, *options = arguments
-        COMMANDS[command].make_context(command, options)  # raises on what it does not know
-    elif program == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-        assert arguments[0] in targets
-    elif program == "python":
-        flag, module, *_ = [*arguments, ""]
-        found = importlib.util.find_spec(module) if flag == "-m" else (ROOT / flag).is_file()
-        assert found
-    else:
-        assert (program, arguments[0]) == ("pip", "install")
-        known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        extras = re.findall(r"[\w-]+", "".join(re.findall(r"\[(.*?)\]", line)))
-        assert set(extras) <= known["optional-dependencies"].keys()
+@pytest.mark.parametrize("page", [README, *PAGES], ids=name)
+def test_all_blocks_are_known_and_shell_commands_exist(page):
+    text = page.read_text("utf-8")
+    assert {block.language for block in blocks(page)} <= {"python", "sh", "text"}
+    assert len(blocks(page)) == len(re.findall(r"^(?:```\w+|\.\. code-block::)", text, re.M))
+    for line in shell_lines(page):
+        program, *arguments = shlex.split(line, comments=True)
+        if program == "isoadapt":
+            command, *options = arguments
+            COMMANDS[command].make_context(command, options)  # raises on what it does not know
+        elif program == "make":
+            assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.M), line
+        elif program == "python":
+            flag, module, *_ = [*arguments, ""]
+            found = importlib.util.find_spec(module) if flag == "-m" else (ROOT / flag).is_file()
+            assert found, line
+        else:
+            assert (program, arguments[0]) == ("pip", "install")
+            known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            extras = re.findall(r"[\w-]+", "".join(re.findall(r"\[(.*?)\]", line)))
+            assert set(extras) <= known["optional-dependencies"].keys()
 
 
 def test_the_cheap_commands_run(folder):
     corpus = small_corpus()
-    train = list(zip(corpus.train_texts, corpus.train_labels, strict=True))
-    dev = list(zip(corpus.dev_texts, corpus.dev_labels, strict=True))
+    train = zip(corpus.train_texts, corpus.train_labels, strict=True)
+    dev = [*zip(corpus.dev_texts, corpus.dev_labels, strict=True)]
     for file, rows in (("train", train), ("dev", dev), ("texts", dev)):
         lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows), ""]
         (folder / f"{file}.tsv").write_text("\n".join(lines))

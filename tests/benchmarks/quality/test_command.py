@@ -70,17 +70,6 @@ def test_a_second_run_measures_only_what_is_missing_or_asked_for(table, options,
     assert table.runs == []
 
 
-def test_write_replaces_the_section_alone(table, tmp_path):
-    file = tmp_path / "RESULTS.md"
-    file.write_text("# R\n\n<!-- part:begin -->\n\nold\n\n<!-- part:end -->\n\nkept\n", "utf-8")
-    run("--only", "0", "--write", str(file))
-    expected = "# R\n\n<!-- part:begin -->\n\nscores: [0]\n\n<!-- part:end -->\n\nkept\n"
-    assert file.read_text("utf-8") == expected
-    file.write_text("<!-- part:end --><!-- part:begin -->", "utf-8")
-    with pytest.raises(ValueError, match="once each"):
-        run("--report", "--write", str(file))
-
-
 @pytest.mark.parametrize("name", command.TABLES)
 def test_the_results_are_those_of_the_records(name):
     table = command.importlib.import_module(f"benchmarks.quality.{name}")

@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
-from sklearn.model_selection import StratifiedKFold
 
-from benchmarks._data import Embeddings
-from benchmarks.quality import comparison, trials
-from benchmarks.quality.trials import FOLDS, TEST_ROWS, PlantedAdapter
-from isoadapt import LinearHead
+from benchmarks.quality import trials
+from benchmarks.quality.trials import PlantedAdapter
 from isoadapt.adapters._heads import fit_head
 from isoadapt.metrics import similarity_correlation
 
@@ -37,34 +34,3 @@ def test_rank_correlations_of_planted_pairs_are_known(rng):
     assert similarity_correlation(first, second, scores) == pytest.approx(before, abs=0.02)
     shown = similarity_correlation(show(first), show(second), scores)
     assert shown == pytest.approx(after, abs=0.02)
-
-
-def test_precision_of_noise_in_stratified_folds_is_known(rng, monkeypatch):
-    monkeypatch.setattr(trials, "N_NOISE", 40)
-    shares = []
-    for _ in range(400):
-        y = rng.integers(2, size=40)
-        for _, test in StratifiedKFold(trials.N_FOLDS, shuffle=True, random_state=0).split(y, y):
-            same = y[test][:, None] == y[test]
-            shares.append((same.sum() - len(test)) / (len(test) * (len(test) - 1)))
-    assert np.mean(shares) == pytest.approx(trials.noise_precision(FOLDS), abs=0.005)
-    assert trials.noise_precision(FOLDS) < trials.noise_precision(TEST_ROWS) - 0.02
-
-
-def test_a_comparison_is_measured_and_reported(rng, monkeypatch):
-    X = rng.normal(size=(60, 4)).astype(np.float32)
-    y = (X[:, 0] > 0).astype(int)
-    head = LinearHead(rng.normal(size=(2, 4)), np.zeros(2), [0, 1])
-    data = Embeddings("tiny", X[:40], y[:40], X[40:], y[40:], head)
-    monkeypatch.setattr(comparison, "load_embeddings", lambda task: data)
-    monkeypatch.setattr(comparison, "load_unseen", lambda task: ("tiny", X[40:], y[40:]))
-    found = comparison.measure("rte", "fast")
-    assert (found["n_train"], found["n_judged"], found["n_pairs"]) == (40, 20, 0)
-    record = {"task": "rte", "adapters": "fast", "setting": "versions", **found}
-    table = comparison.task_table(record).splitlines()
-    assert table[2].startswith("| no adapter |")
-    assert "| 0 of 20 |" in table[2]
-    assert "| rte | fast (10 rows) | 40 | 20 | 0 |" in comparison.text([record])
-    slow = {**record, "seconds": 181.0}
-    assert "| **no**, of 180 |" in comparison.text([slow])
-    assert "| **no**, of 180 |" in comparison.text([{**record, "resumed": True}])

@@ -26,14 +26,6 @@ def test_figures_equal_the_public_metrics(rng):
     assert figures.hubness(A)[0] == pytest.approx(hubness(A).skewness)
 
 
-def test_separate_groups_are_found(rng):
-    groups = np.repeat([0, 1], 30)
-    X = np.eye(8)[groups] + 0.01 * rng.normal(size=(60, 8))
-    assert figures.same_class(X, groups)[0] == 1
-    assert figures.outliers(X[:20], X[30:50], X[20:30])[0] == 1
-    assert figures.outliers(X[30:50], X[:20], X[20:30])[0] == 0
-
-
 TEXTS = ["One text.", "Another text, which is longer.", "A third one"]
 
 
@@ -64,13 +56,6 @@ def test_columns_are_those_of_the_encoder(classifier, checkpoint):
     found = classifier.vectors(TEXTS, classifier.readout_blocks())
     np.testing.assert_allclose(found, readout, atol=1e-6)
     assert classifier.readout_blocks()[0] == HEAD_INPUT
-
-
-def test_texts_are_encoded_once(classifier, monkeypatch):
-    first = classifier.vectors(TEXTS)
-    monkeypatch.delattr(TransformerEncoder, "_encode")
-    again = classifier.vectors([*TEXTS[::-1], TEXTS[0]])
-    np.testing.assert_array_equal(again, first[[2, 1, 0, 0]])
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

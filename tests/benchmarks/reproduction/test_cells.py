@@ -1,7 +1,6 @@
 """Fine-tuning cells: each run gives all its figures, adapters reuse the bases' embeddings."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,13 +13,10 @@ from benchmarks.reproduction import (
     isotropy_calibration,
     isotropy_layer,
     istar,
-    istar_sign,
     persistent_entropy,
 )
 from benchmarks.reproduction._cells import Suite, run_cell
-from benchmarks.reproduction._choice import held_out_figures
 from benchmarks.reproduction._posthoc import post_hoc_cell, row_named
-from benchmarks.reproduction._statistics import unpack
 from benchmarks.reproduction._training import BASE, Job, load_task
 from isoadapt.finetune._recipes import Recipe
 from tests.tiny_models import WORDS, save_model
@@ -95,25 +91,6 @@ def test_both_passes_give_the_library_s_embeddings_and_layers(model, suite):
         assert cosine == pytest.approx(layer.mean_cosine, rel=1e-4)
 
 
-def test_penalties_start_from_the_same_head_and_order(monkeypatch, job):
-    runs = []
-    fine_tune = _fitting.fine_tune
-
-    def keep(*given):
-        runs.append(fine_tune(*given))
-        return runs[-1]
-
-    monkeypatch.setattr(_training, "SPARSE", 1)
-    monkeypatch.setattr(_fitting, "fine_tune", keep)
-    for penalised in (BASE, persistent_entropy.SELECTED, istar.UP):
-        job(replace(penalised, lam=0.0) if penalised != BASE else BASE).run()
-    base, *others = (
-        [entry["task_loss"] for entry in run.history if "task_loss" in entry] for run in runs
-    )
-    assert len(set(base)) == 4
-    assert all(losses == base for losses in others)
-
-
 def test_adapters_reuse_the_embeddings_of_their_base(monkeypatch, job):
     runs = []
     run = _training._run
@@ -128,44 +105,3 @@ def test_adapters_reuse_the_embeddings_of_their_base(monkeypatch, job):
     job().file.unlink()
     assert run_cell(cell)["figures"]["metric"] == found["metric"]
     assert len(runs) == 2  # run again where the file is gone
-
-
-def test_a_candidate_is_trained_on_four_fifths_and_judged_on_the_rest(monkeypatch, suite):
-    asked = []
-    fine_tune = _fitting.fine_tune
-
-    def keep(job, texts, labels, *given):
-        asked.append((list(texts), labels.mean()))
-        return fine_tune(job, texts, labels, *given)
-
-    monkeypatch.setattr(_fitting, "fine_tune", keep)
-    figures = held_out_figures(Job("cola", 0, replace(RECIPE, epochs=1), suite, istar.UP))
-    labels, predicted = unpack(figures["dev"])
-    (texts, share), data = asked[0], load_task("cola", suite)
-    assert (len(texts), len(labels)) == (38, 10)
-    assert set(texts) <= set(data.train_texts)
-    assert share == pytest.approx(labels.mean(), abs=0.06)
-    assert figures["accuracy"] == pytest.approx((labels == predicted).mean())
-
-
-def test_as_released_the_padding_counts_and_nothing_is_clipped(suite, monkeypatch):
-    kept = []
-    train = _fitting.LoggedTrainer.train
-    monkeypatch.setattr(
-        _fitting.LoggedTrainer, "train", lambda self: (train(self), kept.append(self))[0]
-    )
-    recipe = replace(istar_sign.AS_RELEASED, epochs=1)
-    as_released = istar_sign.released("cola")
-    for condition in (as_released, replace(as_released, as_released=False)):
-        Job("cola", 5, recipe, suite, condition).run()
-    released, other = kept
-    assert (released.args.max_grad_norm, other.args.max_grad_norm) == (0.0, 1.0)
-    texts = load_task("cola", suite).train_texts
-    ids = _measuring.tokenized(released.processing_class, texts, 128)["input_ids"]
-    n_vectors = released.model.config.num_hidden_layers * sum(map(len, ids))
-    points, others = (
-        {entry.get("shrinkage_points", 0) for entry in run.state.log_history} for run in kept
-    )
-    assert max(points) > max(others) == n_vectors
-    rates = {entry["learning_rate"] for entry in released.state.log_history if "loss" in entry}
-    assert rates == {recipe.lr}

@@ -3,19 +3,13 @@
 import json
 from functools import partial
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 from benchmarks._commit import commit
-from benchmarks._store import locked
 from benchmarks.reproduction import __main__ as reproduce
-from benchmarks.reproduction._cells import PENALTY, WHOLE, Cell, known_slot, run_cell
-from benchmarks.reproduction._figures import LATER
-from benchmarks.reproduction._headlines import headlines_table
-from benchmarks.reproduction._report import planned, reproduction_text
-from benchmarks.reproduction._verdicts import HOLDS, Claim, Judged, Line
+from benchmarks.reproduction._cells import PENALTY, WHOLE, Cell, known_slot
+from benchmarks.reproduction._report import reproduction_text
 
 ORDER = [(name, seed) for seed in range(3) for name in ("low", "high")]
 
@@ -74,16 +68,6 @@ def test_cells_run_in_the_order_of_the_plan_and_only_once(run, runs, tmp_path):
     assert {"torch", "transformers", "isoadapt", "torch_threads"} <= set(first[-1]["versions"])
 
 
-def test_after_a_kill_in_the_middle_of_a_line_that_cell_runs_again(run, runs, tmp_path):
-    run()
-    file = tmp_path / "quick.jsonl"
-    file.write_bytes(file.read_bytes()[:-20])
-    runs.ran.clear()
-    assert run() == 0
-    assert runs.ran == [("high", 2)]
-    assert len(lines(tmp_path)) == 6
-
-
 def test_a_failed_cell_is_reported_and_tried_again_and_stops_no_other(run, runs, tmp_path):
     def fail():
         raise ValueError("out of\nluck")
@@ -99,73 +83,7 @@ def test_a_failed_cell_is_reported_and_tried_again_and_stops_no_other(run, runs,
     assert "out of luck" not in report(tmp_path)
 
 
-def test_figures_are_stored_as_json_can_hold_them():
-    figures = {"score": float("nan"), "layers": [1.0, float("inf"), [float("nan")]]}
-    found = run_cell(cell(run=lambda: figures))["figures"]
-    assert found == {"score": None, "layers": [1.0, None, [None]]}
-    assert "TypeError" in run_cell(cell(run=lambda: {"score": np.ones(2)}))["error"]
-
-
-def test_a_second_run_ends(run, runs, tmp_path):
-    with locked(tmp_path / "quick.jsonl"):
-        assert run() == 2
-    assert runs.ran == []
-
-
-def test_the_report_names_another_encoder_and_judges_nothing_without_records(tmp_path):
-    options = ["--model", "bert-base-cased", "--data", "hub", "--suite", "whole"]
-    assert reproduce.main([*options, "--report-only", "--out", str(tmp_path)]) == 0
-    text = report(tmp_path)
-    assert "The encoder is bert-base-cased,\nfine-tuned" in text
-    assert all(f"| {word} |" not in text for word in ("**holds**", "**fails**", "not shown"))
-    with pytest.raises(SystemExit):  # without --out their cells would mix with MiniLM's
-        reproduce.main(options)
-
-
 def test_the_report_follows_from_the_records():
     text = (reproduce._places.FOLDER / "REPRODUCTION.md").read_text("utf-8")
     stale = "the report is stale: run `make reproduction-report`"
     assert reproduction_text(reproduce.PAPERS, WHOLE, reproduce.RESULTS) == text, stale
-    first_page, *_ = text.partition("\nVerdicts on ")
-    claims = [
-        claim for each in reproduce.PAPERS.values() for paper in each for claim in paper.claims()
-    ]
-    shown = [claim for claim in claims if claim.paper]
-    rows = [line.split(" | ") for line in first_page.splitlines() if line.startswith("| ")][2:]
-    later = f" ({LATER})"
-    assert sorted(row[1].removesuffix(later) for row in rows) == sorted(c.claim for c in shown)
-    assert sum(row[1].endswith(later) for row in rows) == sum(LATER in c.where for c in shown) > 0
-    waiting = [row[4] == "waiting" for row in rows]
-    assert waiting == sorted(waiting)
-
-
-def test_the_pictures_show_the_records():
-    pytest.importorskip("matplotlib")
-    from docs import reproduction_pictures as pictures
-
-    _, every, records = planned(WHOLE, reproduce.RESULTS)
-    for number, panels in pictures.values(records, every).items():
-        tree = ElementTree.parse(pictures.STATIC / f"reproduction-{number}.svg")
-        described = tree.findtext(".//{http://purl.org/dc/elements/1.1/}description")
-        assert json.loads(described) == panels, "run `make reproduction-report`"
-
-
-def test_the_first_page_says_where_a_setting_is_not_the_paper_s():
-    paper = {"lam": (-1.0,), "zeta": (0.8,), "lr": (1e-5, 5e-5), "epochs": (10,)}
-    method = {"name": "low", "task": "cola"}
-    judged = Judged("0.5 → 0.6", HOLDS, 3)
-    claims = [Claim("", "it gains", "0.1 → 0.2", None, paper=paper, method=method)]
-    claims.append(claims[0]._replace(paper=None))  # not on the first page
-    lines = [("002", [Line(claim, judged, 0.01, 1.0) for claim in claims])]
-    before = {**method, "seed": 0}
-    row = "| 002 | it gains | 0.1 → 0.2 | 0.5 → 0.6, 3 seeds | **holds** |"
-    waiting = "not run yet (paper: λ -1, ζ 0.8, learning rate 1e-05 or 5e-05, epochs 10)"
-    assert headlines_table(lines, [before]).splitlines()[2:] == [f"{row} {waiting} |"]
-    recipe = {"lr": 5e-5, "epochs": 5}
-    settings = {"penalty": "istar", "lam": -1.0, "options": {"zeta": 0.2}, "recipe": recipe}
-    run = "λ -1, ζ 0.2 (paper: 0.8), learning rate 5e-05, epochs 5 (paper: 10)"
-    found = headlines_table(lines, [{**before, "settings": settings}])
-    assert found.splitlines()[2:] == [f"{row} {run} |"]
-    adapter = {"parameters": {"lr": "auto"}, "base": {"recipe": recipe}}  # not the rate of its base
-    found = headlines_table(lines, [{**before, "settings": adapter}])
-    assert "learning rate auto (paper: 1e-05 or 5e-05), epochs 5 (paper: 10)" in found

@@ -1,13 +1,12 @@
 """How two callables are timed, and what the table and the command make of it."""
 
 from functools import partial
-from importlib.util import find_spec
 
 import torch
 
 from benchmarks import __main__ as command
 from benchmarks.speed import _harness
-from benchmarks.speed._harness import Comparison, Measurement, Skipped, compare
+from benchmarks.speed._harness import compare
 from docs._ext.results import RESULTS
 
 THREADS = torch.get_num_threads()
@@ -28,59 +27,8 @@ def test_compare_alternates_after_a_warm_up(monkeypatch):
     assert (result.ratio, result.facts) == (2.0, {"n": 5})
 
 
-def test_the_table_shows_medians_over_pairs_and_whether_targets_are_met():
-    results = [
-        Comparison("pairs", (1.0, 2.0, 4.0), (3.0, 2.0, 8.0), 2.5, {"threads": 1, "n": 64, "d": 8}),
-        Comparison("free", (1e-3,), (0.5,)),
-        Measurement("alone", (2.0,), {"n": 9}),
-        Skipped("absent", "no package"),
-    ]
-    assert _harness.table(results).splitlines()[-4:] == [
-        "| pairs | 1 | 64 | 8 | 2 s | 3 s | 2.00 [1.50, 2.50] | ≥ 2.50 | no |",
-        f"| free | {THREADS} |  |  | 1 ms | 500 ms | 500 [500, 500] |  |  |",
-        f"| alone | {THREADS} | 9 |  | 2 s |  |  |  |  |",
-        "| absent: skipped, no package |  |  |  |  |  |  |  |  |",
-    ]
-
-
-def test_command_goes_on_after_a_failure_and_keeps_what_it_measured(tmp_path, monkeypatch, capsys):
-    seconds = 1.0
-
-    def run_apart(name, quick):
-        if name == "import":
-            raise RuntimeError("broken")
-        return [Comparison(name, (seconds,), (2.0,), 1.5), Skipped(name, "no package")]
-
-    monkeypatch.setattr(command, "run_apart", run_apart)
-    monkeypatch.setattr(command, "RECORDS", tmp_path / "bench.jsonl")
-    results = tmp_path / "RESULTS.md"
-    results.write_text("<!-- bench:begin -->\n<!-- bench:end -->\n")
-    write = ["--write", str(results)]
-    assert command.main(["--only", "import", "isoscore", "audit", *write]) == 1
-    assert "broken" in capsys.readouterr().err
-    seconds = 4.0
-    assert command.main(["--only", "audit", *write]) == 0
-    written = results.read_text("utf-8")
-    assert f"| audit | {THREADS} |  |  | 4 s | 2 s | 0.50 [0.50, 0.50] | ≥ 1.50 | no |" in written
-    assert (
-        f"| isoscore | {THREADS} |  |  | 1 s | 2 s | 2.00 [2.00, 2.00] | ≥ 1.50 | yes |" in written
-    )
-    assert "| isoscore: skipped, no package |" in written
-    assert command.main(["--only", "isoscore"]) == 0
-    assert "| 4 s |" in capsys.readouterr().out
-    assert command.text(command.records().entries()) in written == results.read_text("utf-8")
-
-
 def test_the_results_are_those_of_the_records():
     records = list(command.records().entries())
     assert {record["benchmark"] for record in records} == set(_harness.names())
     section = f"<!-- bench:begin -->\n\n{command.text(records)}\n\n<!-- bench:end -->"
     assert section in RESULTS.read_text("utf-8")
-
-
-def test_every_name_is_that_of_a_module():
-    names = _harness.names()
-    assert {"encoding", "import", "isoscore", "minibatch"} <= set(names)
-    assert "gpu" not in names
-    modules = [f"benchmarks.speed.{name.replace('import', 'import_')}" for name in names]
-    assert all(map(find_spec, modules))

@@ -1,0 +1,133 @@
+"""The figures in the pages are those of benchmarks/RESULTS.md, or follow from real embeddings."""
+
+import re
+
+import numpy as np
+import pytest
+
+from docs._ext import adapter_tables, results
+from isoadapt import LinearHead, LogitPreservingWhitening
+from isoadapt.model_selection._compare._paired_tests import corrected_t, sign_flip_p
+from tests.docs.blocks import README, ROOT
+
+
+def page(name):
+    return " ".join((ROOT / "docs" / "guide" / f"{name}.rst").read_text("utf-8").split())
+
+
+def stored():
+    """Rows of the table of classifiers, by checkpoint and vectors."""
+    rows = results.rows("checkpoint | vectors")
+    return {(row["checkpoint"], row["vectors"].split(" (")[0]): row for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "vectors", "column", "said"),
+    [
+        ("cola-minilm", "Whitening, head W A⁻¹", "STS-B", "0.713 for :class:`~isoadapt.Whitening`"),
+        ("cola-minilm", "AllButTheTop, logistic head", "STS-B", "0.707 for :class:`~isoadapt.All"),
+        ("cola-minilm", 'TeacherReadout, space="head"', "STS-B", "texts the correlation is .791"),
+        ("cola-minilm", "TeacherReadout, last layer alone", "STS-B", "last layer alone it is .775"),
+        ("cola-minilm", "TeacherReadout", "RTE MRR@10", "search on RTE rises from .754"),
+        ("cola-minilm, with WikiText", "TeacherReadout", "RTE MRR@10", "from .754 to .803"),
+        ("cola-minilm, teacher paraphrase-l3", "TeacherReadout", "STS-B", "-L3-v2, gives .765"),
+        ("cola-l3", "TeacherReadout, last layer alone", "STS-B", "reaches its teacher's .824"),
+        ("phenomenon-12-minilm", "best raw layer", "STS-B", "adapter, reach 0.555 on STS-B"),
+        ("phenomenon-12-minilm, with WikiText", "TeacherReadout", "STS-B", "readout reaches 0.732"),
+    ],
+)
+def test_the_text_of_the_results_page(checkpoint, vectors, column, said):
+    assert said in page("results")
+    figure = stored()[checkpoint, vectors][column].split(" ")[0]
+    assert figure.removeprefix("0") in said
+
+
+def test_the_tables_of_uses():
+    """Cells of neighbouring columns, for the classifier of CoLA."""
+    rows = [row for (checkpoint, _), row in stored().items() if checkpoint == "cola-minilm"]
+    for name, vectors in (
+        ("uses.txt", ["LogitPreservingWhitening, own", "TeacherReadout (", "teacher, "]),
+        ("classifiers.txt", ["layers of TeacherReadout", "TeacherReadout (", "teacher, "]),
+    ):
+        shown = [next(row for row in rows if row["vectors"].startswith(start)) for start in vectors]
+        for column in ("STS-B", "outliers, AUROC"):
+            cells = [f"     - {row[column].split(' ')[0]}\n" for row in shown]
+            assert "".join(cells) in adapter_tables.tables()[name]
+
+
+def test_the_table_of_the_readme():
+    vectors = ["raw", "LogitPreservingWhitening, own texts", "TeacherReadout"]
+    rows = [stored()["cola-minilm", name] for name in (*vectors, "teacher, logistic head")]
+    for shown, column in {
+        "similarity": "STS-B",
+        "search: a hypothesis of RTE": "RTE MRR@10",
+        "search in an index": "teacher's index, MRR@10",
+        "outliers": "outliers, AUROC",
+        "predictions changed, of 1,043": "changed",
+    }.items():
+        line = next(line for line in README.read_text("utf-8").splitlines() if f"| {shown}" in line)
+        cells = [cell.strip().split(",")[0] for cell in line.strip("|").split("|")]
+        assert cells[1:] == [row[column].split(" ")[0] for row in rows]
+
+
+def test_the_tables_of_the_grid_search_page():
+    text = (ROOT / "docs" / "guide" / "grid_search.rst").read_text("utf-8")
+    cells = re.findall(r"\* - (.+)\n((?:     - .+\n)+)", text)
+    rows = {name: re.findall(r"- (.+)", row) for name, row in cells}
+    names = ["lam=0, zeta=0.2", "lam=0.1, zeta=0.2", "lam=10, zeta=0.2"]
+    candidates = {f"``{name}``": ("candidates", name) for name in names}
+    candidates["``lam=0``, the control"] = candidates.pop("``lam=0, zeta=0.2``")
+    exact = {alpha: ("exact", f"alpha={alpha}") for alpha in ("0.1", "0.5", "0.9")}
+    tasks = "cola", "mrpc"
+    for row, (kind, name) in (candidates | exact).items():
+        found = results.table(f"{kind} |")[name]
+        columns = [f"{task}, {each}" for task in tasks for each in ("accuracy", "IsoScore")]
+        assert rows[row] == [f"{results.number(found[column]):.3f}" for column in columns]
+    for rule in ('refit="accuracy"', "one standard error", "BestAboveFloor, 0.3"):
+        [shown] = [cells for name, cells in rows.items() if name.replace("``", "") == rule]
+        assert shown == list(results.table("rules, cola |")[rule].values())[1:]
+
+
+def p_of_folds(differences, rng):
+    """p-value of 5 folds that are repeated 3 times."""
+    folds = [np.array_split(rng.permutation(differences), 5) for _ in range(3)]
+    means = np.array([fold.mean() for repeat in folds for fold in repeat])
+    return corrected_t(means, 0.25).p_value
+
+
+def test_the_advised_numbers_of_rows_have_a_power_of_80_percent():
+    """For each difference, three shares of discordant rows on test rows and in three repeats."""
+    text = (ROOT / "docs" / "guide" / "appendix.rst").read_text("utf-8")
+    rows = re.findall(r"\* - (\d) points?" + r"\s+- ([\d,]+)" * 6, text)
+    assert len(rows) == 4
+    rng = np.random.default_rng(0)
+    for points, *cells in (rows[1], rows[3]):
+        for place, cell in enumerate(cells):
+            share, n = (0.05, 0.10, 0.20)[place % 3], int(cell.replace(",", ""))
+            better = (share + int(points) / 100) / 2
+            found = []
+            for _ in range(150):  # the difference of the correctness of two classifiers
+                values = rng.choice([1.0, -1.0, 0.0], size=n, p=[better, share - better, 1 - share])
+                found.append(sign_flip_p(values, 0) if place < 3 else p_of_folds(values, rng))
+            assert 0.70 < np.mean(np.array(found) < 0.05) < 0.92, (points, place)
+
+
+def test_predictions_that_rounding_changes_as_the_guide_says(shared):
+    found = []
+    for task, split in {
+        "cola": "dev",
+        "mrpc": "test",
+        "rte": "dev",
+        "sst2_sentence": "test",
+    }.items():
+        with np.load(shared / "embeddings" / f"{task}.npz") as data:
+            head = LinearHead(data["W"], data["b"], [0, 1])
+            train, rows = (data[f"E_{name}"].astype(np.float32) for name in ("train", split))
+        adapter = LogitPreservingWhitening(head).fit(train)
+        train, rows = adapter.transform(train), adapter.transform(rows)
+        least, step = train.min(0), np.ptp(train, 0) / 255
+        rounded = least + step * np.clip(np.round((rows - least) / step), 0, 255)
+        changed = int((head.predict(rounded) != head.predict(rows)).sum())
+        found.append(f"{changed} of {len(rows):,}")
+    said = "{} predictions on CoLA changed, {} on MRPC, {} on RTE and {} on"
+    assert said.format(*found) in page("results")
