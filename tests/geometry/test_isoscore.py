@@ -1,0 +1,463 @@
+"""IsoScore and IsoScore*: the paper's package, exact values, gradients, invariances and bias."""
+
+import itertools
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from hypothesis.extra.numpy import arrays
+from IsoScore import IsoScore as package
+
+from isoadapt import metrics
+from isoadapt.geometry import Moments
+from isoadapt.geometry._isoscore import (
+    FactoredCovariance,
+    SquaredNorm,
+    isoscore_from_covariance,
+    isoscore_star,
+)
+from isoadapt.geometry._spread import unbiased_squares
+
+SETTINGS = settings(deadline=None, derandomize=True)
+F64 = torch.float64
+gradcheck = partial(torch.autograd.gradcheck, fast_mode=True)  # of random combinations
+
+
+def cloud(n, d, seed=0, members=(), decay=0.7):
+    rng = np.random.default_rng(seed)
+    scales = np.arange(1, d + 1) ** -decay
+    X = rng.normal(size=(*members, n, d)) * scales
+    turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    return torch.tensor(X @ turn + rng.normal(size=d))
+
+
+def shrinkage_covariance(d, seed=1, members=()):
+    return torch.stack(
+        [torch.cov(cloud(2 * d + 5, d, seed + i).T) for i in range(math.prod(members))]
+    ).reshape(*members, d, d)
+
+
+def prior_for(kind, d, members):
+    """No shrinkage covariance, one for all members, or one for each."""
+    if kind is None:
+        return None
+    return shrinkage_covariance(d, members=members if kind == "each" else ())
+
+
+def estimates(X):
+    """tr(Σ)² and ‖Σ‖² without bias: means over all quadruples of different rows."""
+    n = len(X)
+    differences = (X[:, None] - X[None]).reshape(n * n, -1)  # of every pair of rows
+    products = (differences @ differences.T).reshape(n, n, n, n)
+    squares = np.einsum("abab->ab", products)
+    rows = np.arange(n)
+    equal = rows[:, None] == rows
+    a, b, c, e = np.ix_(rows, rows, rows, rows)
+    different = ~(equal[a, b] | equal[a, c] | equal[a, e] | equal[b, c] | equal[b, e] | equal[c, e])
+    trace_square = (squares[:, :, None, None] * squares)[different].mean() / 4
+    return trace_square, (products**2)[different].mean() / 4
+
+
+def reference(X, prior_cov=None, zeta=0.0, bias_corrected=False):
+    """The closed form, letter by letter: one cloud, the full covariance."""
+    d = X.shape[1]
+    sample = np.cov(X.numpy().T)
+    prior = np.eye(d) if prior_cov is None else prior_cov.numpy()
+    if not bias_corrected:
+        eigenvalues = np.linalg.eigvalsh((1 - zeta) * sample + zeta * prior)
+        return (eigenvalues.sum() ** 2 / (eigenvalues**2).sum() - 1) / (d - 1)
+    S, t1, t2 = np.trace(sample), *estimates(X.numpy())
+    a, b, c = (1 - zeta) ** 2, 2 * zeta * (1 - zeta), zeta**2
+    trace_square = a * t1 + b * S * np.trace(prior) + c * np.trace(prior) ** 2
+    square = a * t2 + b * (sample * prior).sum() + c * (prior**2).sum()
+    return (np.clip(trace_square / square, 1, d) - 1) / (d - 1)
+
+
+# Values.
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "zeta", "own_prior"),
+    [
+        (8, 2, 0.0, False),
+        (8, 16, 0.2, True),
+        (8, 100, 0.5, False),
+        (50, 2, 0.5, True),
+        (50, 16, 1.0, True),
+        (50, 100, 0.2, False),
+        (300, 2, 0.2, False),
+        (300, 16, 0.5, False),
+        (300, 100, 0.0, True),
+        pytest.param(2000, 768, 0.2, True, marks=pytest.mark.slow),
+    ],
+)
+def test_equals_the_papers_package(n, d, zeta, own_prior):
+    X = cloud(n, d, seed=n + d)
+    prior = shrinkage_covariance(d) if own_prior else torch.eye(d, dtype=F64)
+    theirs = float(package.IsoScore_star(X.numpy(), prior, zeta))
+    ours = float(isoscore_star(X, prior if own_prior else None, zeta))
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    shown = metrics.isoscore_star(X, prior.numpy() if own_prior else None, zeta=zeta)
+    assert shown == pytest.approx(ours, abs=1e-12)
+    if not zeta:
+        assert metrics.isoscore(X) == pytest.approx(float(package.IsoScore(X.numpy())), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "prior", "zeta", "bias_corrected"),
+    [
+        (6, 15, None, 0.0, False),
+        (6, 15, "shared", 0.2, True),
+        (6, 15, "each", 1.0, False),
+        (15, 15, None, 0.2, True),
+        (15, 15, "shared", 1.0, False),
+        (15, 15, "each", 0.0, False),
+        (16, 15, "shared", 0.0, True),
+        (20, 15, None, 1.0, True),
+        (20, 15, "shared", 0.2, False),
+        (20, 15, "each", 0.2, True),
+        (4, 2, None, 0.0, True),
+        (4, 2, "each", 0.2, False),
+    ],
+)
+def test_members_equal_a_loop_over_the_formula(n, d, prior, zeta, bias_corrected):
+    X = cloud(n, d, members=(2, 3))
+    prior_cov = prior_for(prior, d, (2, 3))
+    scores = isoscore_star(X, prior_cov, zeta, bias_corrected)
+    assert scores.shape == (2, 3)
+    for place in np.ndindex(2, 3):
+        own = prior_cov[place] if prior == "each" else prior_cov
+        wanted = reference(X[place], own, zeta, bias_corrected)
+        assert float(scores[place]) == pytest.approx(wanted, abs=1e-12)
+        alone = isoscore_star(X[place], own, zeta, bias_corrected)
+        assert alone.shape == ()
+        assert float(alone) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [6, 40])
+def test_covariance_form_equals_points_form(n):
+    X = cloud(n, 15, members=(3,))
+    cov = torch.stack([torch.cov(x.T) for x in X])
+    torch.testing.assert_close(isoscore_from_covariance(cov), isoscore_star(X), rtol=0, atol=1e-12)
+    assert gradcheck(isoscore_from_covariance, cov.requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype):
+    half = cloud(30, 8).to(dtype)
+    score = isoscore_star(half)
+    assert score.dtype == isoscore_star(half.float()).dtype == torch.float32
+    assert float(score) == pytest.approx(float(isoscore_star(half.double())), abs=1e-6)
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 2), (2, 2), (4, 9), (9, 9), (300, 768)])
+def test_k_equal_variances_of_d_score_k_minus_one_over_d_minus_one(k, d):
+    cov = torch.diag((torch.arange(d) < k).to(F64) * 3.7)
+    assert float(isoscore_from_covariance(cov)) == pytest.approx((k - 1) / (d - 1), abs=1e-12)
+    axes = torch.eye(d, dtype=F64)[:k]
+    score = float(isoscore_star(torch.cat([axes, -axes]) + 0.3))
+    assert score == pytest.approx((k - 1) / (d - 1), abs=1e-12)
+
+
+def papers_variances():
+    variances = torch.ones(768, dtype=F64)
+    variances[:4] = torch.tensor([10.0, 6.0, 4.0, 4.0])
+    return variances
+
+
+def test_the_papers_diagonal():
+    score = float(isoscore_from_covariance(torch.diag(papers_variances())))
+    assert score == pytest.approx(0.8673388879, abs=1e-10)
+    axes = torch.diag(papers_variances().sqrt())
+    assert float(isoscore_star(torch.cat([axes, -axes]))) == pytest.approx(score, abs=1e-12)
+
+
+# Degenerate clouds.
+
+
+@pytest.mark.parametrize(
+    ("shape", "bias_corrected"), [((1, 5), False), ((3, 5), True), ((9, 1), False)]
+)
+def test_too_small_clouds_are_refused(shape, bias_corrected):
+    with pytest.raises(ValueError, match=rf"n_samples={shape[0]}, n_features={shape[1]}"):
+        isoscore_star(torch.zeros(shape), bias_corrected=bias_corrected)
+
+
+@pytest.mark.parametrize("n", [5, 60])
+def test_rank_one_scores_zero(n):
+    X = torch.linspace(-1, 3, n, dtype=F64)[:, None] * torch.arange(1.0, 21.0, dtype=F64)
+    assert float(isoscore_star(X)) == pytest.approx(0, abs=1e-14)
+    assert 0 <= metrics.isoscore(X) < 1e-14
+    assert float(isoscore_star(X, bias_corrected=True)) == pytest.approx(0, abs=1e-14)
+
+
+def test_constant_rows_score_nan_without_spoiling_other_members():
+    X = torch.stack([cloud(7, 5).float(), torch.full((7, 5), 0.1), cloud(7, 5, seed=3).float()])
+    scores = isoscore_star(X)
+    assert scores.isnan().tolist() == [False, True, False]
+    assert torch.equal(scores[[0, 2]], isoscore_star(X[[0, 2]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_corrected_score_of_a_regular_simplex_is_one(dtype):
+    # All n-1 eigenvalues are equal, so the estimate of ‖Σ‖² is zero but for rounding.
+    for n in (4, 5, 6, 7, 10, 12, 33, 50):
+        X = torch.eye(n, dtype=dtype)
+        assert float(isoscore_star(X, bias_corrected=True)) == 1
+        assert metrics.isoscore(X, bias_corrected=True) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_all_rows_equal_but_one_have_a_corrected_score_of_zero(dtype):
+    X = torch.full((9, 5), 0.3, dtype=dtype)
+    X[4] = torch.arange(5)
+    assert metrics.isoscore(Moments().update(X), bias_corrected=True) == 0
+    score = isoscore_star(X.requires_grad_(), bias_corrected=True)
+    assert float(score.detach()) == 0
+    assert not torch.autograd.grad(score, X)[0].any()
+
+
+def test_a_clamped_score_has_zero_gradient():
+    axes = torch.eye(4, dtype=F64)
+    X = torch.cat([axes, -axes]).requires_grad_()
+    score = isoscore_star(X, bias_corrected=True)
+    assert float(score.detach()) == 1
+    assert not torch.autograd.grad(score, X)[0].any()
+
+
+# Gradients.
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "members", "prior", "zeta", "bias_corrected"),
+    [
+        (4, 6, (), None, 0.0, False),
+        (4, 6, (2, 1), None, 0.2, True),
+        (4, 6, (3,), "shared", 0.2, False),
+        (4, 6, (3,), "each", 1.0, True),
+        (9, 4, (2, 1), None, 0.0, True),
+        (9, 4, (), "shared", 1.0, False),
+        (9, 4, (3,), "shared", 0.2, True),
+        (9, 4, (2, 1), "each", 0.2, False),
+        (5, 5, (), None, 0.2, False),
+        (5, 5, (3,), "shared", 1.0, False),
+        (5, 5, (3,), "each", 0.2, True),
+    ],
+)
+def test_gradcheck_for_points_and_shrinkage_covariance(
+    n, d, members, prior, zeta, bias_corrected
+):
+    X = cloud(n, d, members=members, decay=2.0)
+    prior_cov = prior_for(prior, d, members)
+    score = isoscore_star(X, prior_cov, zeta, bias_corrected)
+    assert bool(((score > 0) & (score < 1)).all())  # else the clamp acts
+    inputs = [tensor.requires_grad_() for tensor in (X, prior_cov) if tensor is not None]
+    assert gradcheck(lambda x, c=None: isoscore_star(x, c, zeta, bias_corrected), inputs)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "rank", "members", "own_root", "weighted", "bias_corrected"),
+    [
+        (4, 6, 6, (), False, False, True),
+        (4, 6, 6, (3,), True, True, False),
+        (9, 4, 4, (3,), False, True, True),
+        (9, 4, 4, (2, 1), True, False, False),
+        (5, 5, 3, (), False, True, False),
+        (4, 6, 3, (2, 1), True, True, True),
+    ],
+)
+def test_factor_of_the_shrinkage_covariance_in_its_place(
+    n, d, rank, members, own_root, weighted, bias_corrected
+):
+    root_members = members if own_root else ()
+    X = cloud(n, d, members=members).requires_grad_()
+    root = cloud(d, rank, seed=5, members=root_members).requires_grad_()
+    variances = torch.linspace(0.0, 2.0, rank, dtype=F64) if weighted else None
+    zeta = torch.full(members, 0.3, dtype=F64) if members else 0.3
+    by_factor = isoscore_star(X, FactoredCovariance(root, variances), zeta, bias_corrected)
+    matrix = (root if variances is None else root * variances) @ root.mT
+    by_matrix = isoscore_star(X, matrix, zeta, bias_corrected)
+    torch.testing.assert_close(by_factor, by_matrix, rtol=1e-12, atol=1e-12)
+    weights = torch.arange(1.0, by_factor.numel() + 1, dtype=F64).reshape(members)
+    gradients = [
+        torch.autograd.grad((score * weights).sum(), (X, root)) for score in (by_factor, by_matrix)
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
+    norm = SquaredNorm.at(cloud(d, rank, seed=6, members=root_members), variances)
+    estimated = partial(FactoredCovariance, variances=variances, squared_norm=norm)
+    assert gradcheck(lambda x, b: isoscore_star(x, estimated(b), zeta, bias_corrected), (X, root))
+
+
+class TestEstimateOfTheSquaredNorm:
+    """With ζ = 1 the score depends on Σ_S = BVBᵀ alone: its ‖Σ_S‖² is tr²/((d-1)·score + 1)."""
+
+    variances = torch.tensor([0.0, 0.5, 1.0, 2.0, 3.0], dtype=F64)
+
+    def squared_norm(self, root):
+        return ((root * self.variances) @ root.mT).square().sum((-2, -1))
+
+    def estimate(self, root, norm):
+        prior = FactoredCovariance(root, self.variances, norm)
+        score = isoscore_star(cloud(4, root.shape[-2], members=root.shape[:-2]), prior, 1.0)
+        trace = (root.square() @ self.variances).sum(-1)
+        return trace.square() / ((root.shape[-2] - 1) * score + 1)
+
+    @pytest.mark.parametrize("d", [3, 8])
+    def test_is_exact_where_it_was_computed_and_homogeneous(self, d):
+        root = cloud(d, 5)
+        norm = SquaredNorm.at(root, self.variances)
+        for scale in (0.5, 1.0, 3.0):
+            estimate = self.estimate(scale * root, norm)
+            torch.testing.assert_close(estimate, scale**4 * self.squared_norm(root))
+
+    def test_is_a_lower_bound_with_an_error_of_second_order(self):
+        root, direction = cloud(6, 5), cloud(6, 5, seed=1)
+        norm, errors = SquaredNorm.at(root, self.variances), []
+        for size in (0.4, 0.2, 0.1, 0.05):
+            moved = root + size * direction
+            errors.append(float(self.squared_norm(moved) - self.estimate(moved, norm)))
+        assert min(errors) > 0
+        ratios = [larger / smaller for larger, smaller in itertools.pairwise(errors)]
+        assert ratios[-1] == pytest.approx(4, rel=0.1)
+
+    def test_is_renewed_for_some_members_only(self):
+        old, new = cloud(4, 5, members=(3,)), cloud(4, 5, seed=1, members=(3,))
+        norm = SquaredNorm.at(old, self.variances)
+        norm.renew([0, 2], new, self.variances)
+        exact = self.squared_norm(new)
+        found = self.estimate(new, norm)
+        torch.testing.assert_close(found[[0, 2]], exact[[0, 2]])
+        assert found[1] < 0.99 * exact[1]
+
+    def test_zero_factor_has_no_norm_and_no_gradient(self):
+        X, root = cloud(5, 6), torch.zeros(6, 5, dtype=F64, requires_grad=True)
+        score = isoscore_star(X, FactoredCovariance(root, self.variances), 0.3)
+        torch.testing.assert_close(score, isoscore_star(X))
+        assert not torch.autograd.grad(score, root)[0].any()
+
+
+@pytest.mark.parametrize(("n", "d", "bias_corrected"), [(4, 6, True), (9, 4, False)])
+def test_members_may_differ_in_zeta(n, d, bias_corrected):
+    X, prior_cov = cloud(n, d, members=(4,)).requires_grad_(), shrinkage_covariance(d)
+    zetas = [0.0, 0.2, 0.7, 1.0]
+    exact = torch.tensor(zetas, dtype=F64)
+    together = isoscore_star(X, prior_cov, exact, bias_corrected)
+    alone = [isoscore_star(x, prior_cov, z, bias_corrected) for x, z in zip(X, zetas, strict=True)]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-12, atol=1e-12)
+    assert gradcheck(lambda x: isoscore_star(x, prior_cov, exact, bias_corrected), X)
+
+
+@pytest.mark.parametrize(("n", "d", "zeta"), [(20, 5, 0.3), (5, 20, 0.3), (5, 20, 0.0)])
+def test_autocast_neither_coarsens_the_score_nor_breaks_its_gradient(n, d, zeta):
+    X, prior_cov = cloud(n, d).float().requires_grad_(), shrinkage_covariance(d).float()
+    wanted = isoscore_star(X, prior_cov, zeta)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        score = isoscore_star(X, prior_cov, zeta)
+    assert score.dtype == torch.float32
+    assert score.item() == pytest.approx(wanted.item(), abs=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(score, X), torch.autograd.grad(wanted, X))
+
+
+# Invariances and range.
+
+
+@SETTINGS
+@given(
+    n=st.integers(2, 40),
+    d=st.integers(2, 25),
+    decay=st.floats(0, 3),
+    scale=st.floats(1e-20, 1e20),
+    shift=st.floats(-1e3, 1e3),
+    seed=st.integers(0, 1000),
+)
+def test_rotation_shift_scale_and_order_do_not_matter(n, d, decay, scale, shift, seed):
+    rng, X = np.random.default_rng(seed), cloud(n, d, seed, decay=decay).numpy()
+    moved = {
+        "rotation": X @ np.linalg.qr(rng.normal(size=(d, d)))[0],
+        "shift": X + shift * rng.normal(size=d),
+        "scale": -scale * X,
+        "order": rng.permutation(X),
+    }
+    for bias_corrected in (False, True)[: 1 + (n >= 4)]:
+        score = metrics.isoscore(X, bias_corrected=bias_corrected)
+        for name, other in moved.items():
+            again = metrics.isoscore(other, bias_corrected=bias_corrected)
+            assert again == pytest.approx(score, abs=1e-9), name
+
+
+@SETTINGS
+@given(
+    st.tuples(st.integers(4, 9), st.integers(2, 9)).flatmap(
+        lambda shape: arrays(np.float64, shape, elements=st.floats(-1e6, 1e6, width=32))
+    )
+)
+def test_any_cloud_scores_between_zero_and_one(X):
+    if (X[0] == X).all():
+        for bias_corrected in (False, True):
+            with pytest.raises(ValueError, match="constant"):
+                metrics.isoscore(X, bias_corrected)
+        return
+    n, d = X.shape
+    plain = metrics.isoscore(X)
+    assert 0 <= plain <= 1
+    if len(np.unique(X, axis=0)) >= 4:
+        assert 0 <= metrics.isoscore(X, bias_corrected=True) <= 1
+    assert 0 <= metrics.isoscore(Moments().update(X), bias_corrected=True) <= 1
+    assert 0 <= metrics.isoscore_star(X, zeta=0.3) <= 1
+    if n <= d:
+        assert plain <= (n - 2) / (d - 1) + 1e-12  # the plain score's ceiling
+
+
+# Bias.
+
+# Rows with independent coordinates of variance 1 or, in the scale mixture, uncorrelated ones:
+# there whole rows are wide or narrow, which is what Gaussian formulas miss most.
+ROWS = {
+    "gaussian": lambda rng, shape: rng.normal(size=shape),
+    "scale mixture": lambda rng, shape: (
+        rng.normal(size=shape) * rng.choice([0.5, 1.75**0.5], size=(*shape[:-1], 1))
+    ),
+    "exponential": lambda rng, shape: rng.exponential(size=shape) - 1,
+}
+
+
+@pytest.mark.parametrize(("kind", "n"), [("gaussian", 40), ("scale mixture", 5)])
+def test_both_estimates_are_unbiased_for_rows_of_any_distribution(kind, n):
+    d, n_draws = 12, 6000
+    variances = torch.arange(1.0, d + 1, dtype=F64) ** -0.8
+    X = torch.tensor(ROWS[kind](np.random.default_rng(n), (n_draws, n, d))) * variances.sqrt() + 1
+    Z = X - X.mean(-2, keepdim=True)
+    cov, fourth = Z.mT @ Z / (n - 1), Z.square().sum(-1).square().sum(-1) / (n - 1)
+    trace, square = cov.diagonal(dim1=-2, dim2=-1).sum(-1), cov.square().sum((-2, -1))
+    truth = variances.sum().square(), variances.square().sum()
+    for estimate, true in zip(unbiased_squares(trace, square, fourth, n), truth, strict=True):
+        error = float(estimate.std()) / n_draws**0.5
+        assert abs(float(estimate.mean() - true)) < 3 * error
+        assert error < 0.06 * true  # the test can tell a biased estimate from an unbiased one
+
+
+@pytest.mark.parametrize(
+    ("kind", "decay"), [("gaussian", 0.2), ("scale mixture", 0.5), ("exponential", 1.0)]
+)
+def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(kind, decay):
+    rng, d, n_draws = np.random.default_rng(0), 96, 30
+    variances = torch.arange(1.0, d + 1, dtype=F64) ** -decay
+    truth = float(isoscore_from_covariance(torch.diag(variances)))
+    for n in (d // 12, d // 4, d, 3 * d):
+        X = torch.tensor(ROWS[kind](rng, (n_draws, n, d))) * variances.sqrt()
+        plain, corrected = isoscore_star(X), isoscore_star(X, bias_corrected=True)
+        error = float(corrected.mean()) - truth
+        # A ratio of two unbiased estimates has a bias of its own: at n = d/12 up to half of one
+        # measurement's standard error, gone among the errors of 30 measurements at n = d.
+        assert abs(error) < float(corrected.std()) * (1 if n < d else 3 / n_draws**0.5), n
+        assert float(plain.mean()) < truth - 3 * float(plain.std()) / n_draws**0.5, n
+        assert n > d // 12 or float(plain.mean()) < 0.6 * truth
+
+
+def test_the_papers_own_example_at_277_rows():
+    X = np.random.default_rng(0).normal(size=(277, 768)) * papers_variances().sqrt().numpy()
+    assert metrics.isoscore(X) == pytest.approx(0.253, abs=0.01)
+    assert metrics.isoscore(X, bias_corrected=True) == pytest.approx(0.8673, abs=3 * 0.011)
