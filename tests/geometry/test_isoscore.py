@@ -1,13 +1,12 @@
 """IsoScore and IsoScore*: the paper's package, exact values, gradients, invariances and bias."""
 
-import itertools
 import math
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from IsoScore import IsoScore as package
 
@@ -23,6 +22,14 @@ from isoadapt.geometry._spread import unbiased_squares
 
 SETTINGS = settings(deadline=None, derandomize=True)
 F64 = torch.float64
+CASES = {
+    "n": st.integers(4, 9),
+    "d": st.integers(2, 9),
+    "members": st.sampled_from([(), (3,), (2, 1)]),
+    "prior": st.sampled_from([None, "shared", "each"]),
+    "zeta": st.sampled_from([0.0, 0.2, 1.0]),
+    "bias_corrected": st.booleans(),
+}
 gradcheck = partial(torch.autograd.gradcheck, fast_mode=True)  # of random combinations
 
 
@@ -79,20 +86,12 @@ def reference(X, prior_cov=None, zeta=0.0, bias_corrected=False):
 # Values.
 
 
-@pytest.mark.parametrize(
-    ("n", "d", "zeta", "own_prior"),
-    [
-        (8, 2, 0.0, False),
-        (8, 16, 0.2, True),
-        (8, 100, 0.5, False),
-        (50, 2, 0.5, True),
-        (50, 16, 1.0, True),
-        (50, 100, 0.2, False),
-        (300, 2, 0.2, False),
-        (300, 16, 0.5, False),
-        (300, 100, 0.0, True),
-        pytest.param(2000, 768, 0.2, True, marks=pytest.mark.slow),
-    ],
+@SETTINGS
+@given(
+    n=st.integers(3, 60),
+    d=st.sampled_from([2, 3, 16, 100]),
+    zeta=st.sampled_from([0.0, 0.2, 0.5, 1.0]),
+    own_prior=st.booleans(),
 )
 def test_equals_the_papers_package(n, d, zeta, own_prior):
     X = cloud(n, d, seed=n + d)
@@ -106,35 +105,16 @@ def test_equals_the_papers_package(n, d, zeta, own_prior):
         assert metrics.isoscore(X) == pytest.approx(float(package.IsoScore(X.numpy())), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("n", "d", "prior", "zeta", "bias_corrected"),
-    [
-        (6, 15, None, 0.0, False),
-        (6, 15, "shared", 0.2, True),
-        (6, 15, "each", 1.0, False),
-        (15, 15, None, 0.2, True),
-        (15, 15, "shared", 1.0, False),
-        (15, 15, "each", 0.0, False),
-        (16, 15, "shared", 0.0, True),
-        (20, 15, None, 1.0, True),
-        (20, 15, "shared", 0.2, False),
-        (20, 15, "each", 0.2, True),
-        (4, 2, None, 0.0, True),
-        (4, 2, "each", 0.2, False),
-    ],
-)
-def test_members_equal_a_loop_over_the_formula(n, d, prior, zeta, bias_corrected):
-    X = cloud(n, d, members=(2, 3))
-    prior_cov = prior_for(prior, d, (2, 3))
+@SETTINGS
+@given(**CASES)
+def test_members_equal_a_loop_over_the_formula(n, d, members, prior, zeta, bias_corrected):
+    X, prior_cov = cloud(n, d, members=members), prior_for(prior, d, members)
     scores = isoscore_star(X, prior_cov, zeta, bias_corrected)
-    assert scores.shape == (2, 3)
-    for place in np.ndindex(2, 3):
+    assert scores.shape == members
+    for place in np.ndindex(members):
         own = prior_cov[place] if prior == "each" else prior_cov
         wanted = reference(X[place], own, zeta, bias_corrected)
         assert float(scores[place]) == pytest.approx(wanted, abs=1e-12)
-        alone = isoscore_star(X[place], own, zeta, bias_corrected)
-        assert alone.shape == ()
-        assert float(alone) == pytest.approx(wanted, abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [6, 40])
@@ -143,14 +123,6 @@ def test_covariance_form_equals_points_form(n):
     cov = torch.stack([torch.cov(x.T) for x in X])
     torch.testing.assert_close(isoscore_from_covariance(cov), isoscore_star(X), rtol=0, atol=1e-12)
     assert gradcheck(isoscore_from_covariance, cov.requires_grad_())
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype):
-    half = cloud(30, 8).to(dtype)
-    score = isoscore_star(half)
-    assert score.dtype == isoscore_star(half.float()).dtype == torch.float32
-    assert float(score) == pytest.approx(float(isoscore_star(half.double())), abs=1e-6)
 
 
 @pytest.mark.parametrize(("k", "d"), [(1, 2), (2, 2), (4, 9), (9, 9), (300, 768)])
@@ -187,11 +159,12 @@ def test_too_small_clouds_are_refused(shape, bias_corrected):
 
 
 @pytest.mark.parametrize("n", [5, 60])
-def test_rank_one_scores_zero(n):
-    X = torch.linspace(-1, 3, n, dtype=F64)[:, None] * torch.arange(1.0, 21.0, dtype=F64)
-    assert float(isoscore_star(X)) == pytest.approx(0, abs=1e-14)
-    assert 0 <= metrics.isoscore(X) < 1e-14
-    assert float(isoscore_star(X, bias_corrected=True)) == pytest.approx(0, abs=1e-14)
+def test_rank_one_scores_zero_and_never_less(n):
+    for seed in range(20):
+        X = cloud(n, 1, seed) * cloud(1, 20, seed)
+        assert float(isoscore_star(X)) == pytest.approx(0, abs=1e-14)
+        assert 0 <= metrics.isoscore(X) < 1e-14
+        assert 0 <= metrics.isoscore(X, bias_corrected=True) < 1e-14
 
 
 def test_constant_rows_score_nan_without_spoiling_other_members():
@@ -210,14 +183,14 @@ def test_corrected_score_of_a_regular_simplex_is_one(dtype):
         assert metrics.isoscore(X, bias_corrected=True) == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_all_rows_equal_but_one_have_a_corrected_score_of_zero(dtype):
-    X = torch.full((9, 5), 0.3, dtype=dtype)
-    X[4] = torch.arange(5)
-    assert metrics.isoscore(Moments().update(X), bias_corrected=True) == 0
-    score = isoscore_star(X.requires_grad_(), bias_corrected=True)
-    assert float(score.detach()) == 0
-    assert not torch.autograd.grad(score, X)[0].any()
+def test_all_rows_equal_but_one_have_a_corrected_score_of_zero():
+    for dtype in (torch.float32, F64):
+        X = torch.full((9, 5), 0.3, dtype=dtype)
+        X[4] = torch.arange(5)
+        assert metrics.isoscore(Moments().update(X), bias_corrected=True) == 0
+        score = isoscore_star(X.requires_grad_(), bias_corrected=True)
+        assert float(score.detach()) == 0
+        assert not torch.autograd.grad(score, X)[0].any()
 
 
 def test_a_clamped_score_has_zero_gradient():
@@ -231,52 +204,28 @@ def test_a_clamped_score_has_zero_gradient():
 # Gradients.
 
 
-@pytest.mark.parametrize(
-    ("n", "d", "members", "prior", "zeta", "bias_corrected"),
-    [
-        (4, 6, (), None, 0.0, False),
-        (4, 6, (2, 1), None, 0.2, True),
-        (4, 6, (3,), "shared", 0.2, False),
-        (4, 6, (3,), "each", 1.0, True),
-        (9, 4, (2, 1), None, 0.0, True),
-        (9, 4, (), "shared", 1.0, False),
-        (9, 4, (3,), "shared", 0.2, True),
-        (9, 4, (2, 1), "each", 0.2, False),
-        (5, 5, (), None, 0.2, False),
-        (5, 5, (3,), "shared", 1.0, False),
-        (5, 5, (3,), "each", 0.2, True),
-    ],
-)
-def test_gradcheck_for_points_and_shrinkage_covariance(
-    n, d, members, prior, zeta, bias_corrected
-):
-    X = cloud(n, d, members=members, decay=2.0)
-    prior_cov = prior_for(prior, d, members)
+@SETTINGS
+@given(**CASES)
+def test_gradcheck_for_points_and_shrinkage_covariance(n, d, members, prior, zeta, bias_corrected):
+    X, prior_cov = cloud(n, d, members=members, decay=2.0), prior_for(prior, d, members)
     score = isoscore_star(X, prior_cov, zeta, bias_corrected)
-    assert bool(((score > 0) & (score < 1)).all())  # else the clamp acts
+    assume(bool(((score > 1e-3) & (score < 0.999)).all()))  # else the clamp acts
     inputs = [tensor.requires_grad_() for tensor in (X, prior_cov) if tensor is not None]
     assert gradcheck(lambda x, c=None: isoscore_star(x, c, zeta, bias_corrected), inputs)
 
 
-@pytest.mark.parametrize(
-    ("n", "d", "rank", "members", "own_root", "weighted", "bias_corrected"),
-    [
-        (4, 6, 6, (), False, False, True),
-        (4, 6, 6, (3,), True, True, False),
-        (9, 4, 4, (3,), False, True, True),
-        (9, 4, 4, (2, 1), True, False, False),
-        (5, 5, 3, (), False, True, False),
-        (4, 6, 3, (2, 1), True, True, True),
-    ],
+@SETTINGS
+@given(
+    **CASES | {"zeta": st.sampled_from([0.3, 1.0])}, rank=st.integers(2, 6), weighted=st.booleans()
 )
 def test_factor_of_the_shrinkage_covariance_in_its_place(
-    n, d, rank, members, own_root, weighted, bias_corrected
+    n, d, members, prior, zeta, bias_corrected, rank, weighted
 ):
-    root_members = members if own_root else ()
-    X = cloud(n, d, members=members).requires_grad_()
+    root_members = members if prior == "each" else ()
+    X = cloud(n, d, members=members, decay=2.0).requires_grad_()
     root = cloud(d, rank, seed=5, members=root_members).requires_grad_()
     variances = torch.linspace(0.0, 2.0, rank, dtype=F64) if weighted else None
-    zeta = torch.full(members, 0.3, dtype=F64) if members else 0.3
+    zeta = torch.full(members, zeta, dtype=F64) if members else zeta
     by_factor = isoscore_star(X, FactoredCovariance(root, variances), zeta, bias_corrected)
     matrix = (root if variances is None else root * variances) @ root.mT
     by_matrix = isoscore_star(X, matrix, zeta, bias_corrected)
@@ -313,16 +262,6 @@ class TestEstimateOfTheSquaredNorm:
             estimate = self.estimate(scale * root, norm)
             torch.testing.assert_close(estimate, scale**4 * self.squared_norm(root))
 
-    def test_is_a_lower_bound_with_an_error_of_second_order(self):
-        root, direction = cloud(6, 5), cloud(6, 5, seed=1)
-        norm, errors = SquaredNorm.at(root, self.variances), []
-        for size in (0.4, 0.2, 0.1, 0.05):
-            moved = root + size * direction
-            errors.append(float(self.squared_norm(moved) - self.estimate(moved, norm)))
-        assert min(errors) > 0
-        ratios = [larger / smaller for larger, smaller in itertools.pairwise(errors)]
-        assert ratios[-1] == pytest.approx(4, rel=0.1)
-
     def test_is_renewed_for_some_members_only(self):
         old, new = cloud(4, 5, members=(3,)), cloud(4, 5, seed=1, members=(3,))
         norm = SquaredNorm.at(old, self.variances)
@@ -348,17 +287,6 @@ def test_members_may_differ_in_zeta(n, d, bias_corrected):
     alone = [isoscore_star(x, prior_cov, z, bias_corrected) for x, z in zip(X, zetas, strict=True)]
     torch.testing.assert_close(together, torch.stack(alone), rtol=1e-12, atol=1e-12)
     assert gradcheck(lambda x: isoscore_star(x, prior_cov, exact, bias_corrected), X)
-
-
-@pytest.mark.parametrize(("n", "d", "zeta"), [(20, 5, 0.3), (5, 20, 0.3), (5, 20, 0.0)])
-def test_autocast_neither_coarsens_the_score_nor_breaks_its_gradient(n, d, zeta):
-    X, prior_cov = cloud(n, d).float().requires_grad_(), shrinkage_covariance(d).float()
-    wanted = isoscore_star(X, prior_cov, zeta)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        score = isoscore_star(X, prior_cov, zeta)
-    assert score.dtype == torch.float32
-    assert score.item() == pytest.approx(wanted.item(), abs=1e-6)
-    torch.testing.assert_close(torch.autograd.grad(score, X), torch.autograd.grad(wanted, X))
 
 
 # Invariances and range.
@@ -420,7 +348,6 @@ ROWS = {
     "scale mixture": lambda rng, shape: (
         rng.normal(size=shape) * rng.choice([0.5, 1.75**0.5], size=(*shape[:-1], 1))
     ),
-    "exponential": lambda rng, shape: rng.exponential(size=shape) - 1,
 }
 
 
@@ -439,9 +366,7 @@ def test_both_estimates_are_unbiased_for_rows_of_any_distribution(kind, n):
         assert error < 0.06 * true  # the test can tell a biased estimate from an unbiased one
 
 
-@pytest.mark.parametrize(
-    ("kind", "decay"), [("gaussian", 0.2), ("scale mixture", 0.5), ("exponential", 1.0)]
-)
+@pytest.mark.parametrize(("kind", "decay"), [("gaussian", 0.2), ("scale mixture", 1.0)])
 def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(kind, decay):
     rng, d, n_draws = np.random.default_rng(0), 96, 30
     variances = torch.arange(1.0, d + 1, dtype=F64) ** -decay

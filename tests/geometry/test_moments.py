@@ -36,10 +36,6 @@ def assert_same(a, b, rtol=1e-12):
         torch.testing.assert_close(a.fourth, b.fourth, rtol=0, atol=noise)
 
 
-def assert_covariance(moments, wanted, rtol=1e-12):
-    np.testing.assert_allclose(moments.covariance(), wanted, rtol=0, atol=rtol * abs(wanted).max())
-
-
 def assert_equal_arrays(found, expected):
     assert set(found) == set(expected)
     for name, value in found.items():
@@ -57,8 +53,9 @@ def test_chunks_give_numpys_covariance(chunk):
         assert moments.update(X[start : start + chunk].tolist()) is moments
     assert (moments.count, len(moments)) == (50, 4)
     np.testing.assert_allclose(moments.mean, X.mean(0), rtol=0, atol=1e-13)
-    assert_covariance(moments, np.cov(X.T))
-    np.testing.assert_allclose(moments.covariance(ddof=0), np.cov(X.T, ddof=0), atol=1e-12)
+    for ddof in (0, 1):
+        wanted = np.cov(X.T, ddof=ddof)
+        np.testing.assert_allclose(moments.covariance(ddof), wanted, rtol=0, atol=1e-12)
     np.testing.assert_allclose(moments.second_moment(), X.T @ X / 50, rtol=1e-12)
 
 
@@ -110,11 +107,11 @@ def test_fractional_weights_match_numpy():
     X = cloud(40, 3)
     weights = np.random.default_rng(1).uniform(0.1, 2, size=40)
     moments = Moments().update(X[:13], weights[:13]).update(X[13:], torch.tensor(weights[13:]))
-    assert moments.count == pytest.approx(weights.sum(), rel=1e-14)
-    np.testing.assert_allclose(moments.mean, np.average(X, axis=0, weights=weights), atol=1e-13)
-    biased = np.cov(X.T, aweights=weights, ddof=0)
-    np.testing.assert_allclose(moments.covariance(ddof=0), biased, atol=1e-12)
-    assert_covariance(moments, biased * weights.sum() / (weights.sum() - 1))
+    total = weights.sum()
+    assert moments.count == pytest.approx(total, rel=1e-14)
+    np.testing.assert_allclose(moments.mean, weights @ X / total, atol=1e-13)
+    wanted = np.cov(X.T, aweights=weights, ddof=0) * total / (total - 1)
+    np.testing.assert_allclose(moments.covariance(), wanted, atol=1e-12)
 
 
 def test_empty_moments_are_neutral_and_merging_with_itself_doubles_every_row():
@@ -153,22 +150,28 @@ def test_mapped_moments_are_those_of_mapped_rows():
 # Precision.
 
 
-@pytest.mark.parametrize(("dtype", "is_sorted"), [(np.float64, True), (np.float32, False)])
-@pytest.mark.parametrize("turned", [True, False])
-def test_small_variances_are_right_beside_large_ones_and_a_large_mean(dtype, is_sorted, turned):
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(8000, 24)) * np.logspace(0, -4.5 if turned else -6, 24)
-    if is_sorted:  # the first rows are far from the mean
-        rows = rows[np.argsort(rows[:, 0])]
-    turn = np.linalg.qr(rng.normal(size=(24, 24)))[0] if turned else np.eye(24)
-    X = rows @ turn
-    X = (X + 1e3 * X.std(axis=0)).astype(dtype)
+def worst_error(X, axes=None):
+    """Largest error of the scatter along the axes, and off them, in units of their deviations."""
     centred = X.astype(np.longdouble) - X.mean(axis=0, dtype=np.longdouble)
     exact = centred.T @ centred
-    axes = np.linalg.eigh(exact.astype(np.float64))[1] if turned else np.eye(24)
-    sizes = np.sqrt((axes * (exact @ axes)).sum(0).astype(np.float64))
-    error = axes.T @ (Moments().update(X).scatter.numpy() - exact) @ axes / np.outer(sizes, sizes)
-    assert abs(error.diagonal() if turned else error).max() < (1e-6 if turned else 1e-13)
+    axes = np.eye(X.shape[1]) if axes is None else axes
+    sizes = np.sqrt((axes * (exact @ axes)).sum(0))
+    error = abs(axes.T @ (Moments().update(X).scatter.numpy() - exact) @ axes)
+    return (error / np.outer(sizes, sizes)).max()
+
+
+@pytest.mark.parametrize(("dtype", "is_sorted"), [(np.float64, True), (np.float32, False)])
+def test_small_variances_are_right_beside_large_ones_and_a_large_mean(dtype, is_sorted):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(8000, 24))
+    if is_sorted:  # the first rows are far from the mean
+        rows = rows[np.argsort(rows[:, 0])]
+    deviations = np.logspace(0, -6, 24)  # variances over 12 decades
+    assert worst_error((deviations * (rows + 1e3)).astype(dtype)) < 1e-13
+    turn = np.linalg.qr(rng.normal(size=(24, 24)))[0]
+    X = (rows * np.logspace(0, -4.5, 24)) @ turn
+    X = (X + 1e3 * X.std(axis=0)).astype(dtype)
+    assert worst_error(X, np.linalg.eigh(np.cov(X.T.astype(float)))[1]) < 1e-6
 
 
 def test_rows_of_little_weight_do_not_cost_precision():
@@ -212,7 +215,8 @@ def test_every_dtype_is_accumulated_in_float64_without_its_graph(dtype):
     rows = X.requires_grad_() * 1 if dtype.is_floating_point else X
     moments = Moments().update(rows)
     assert not moments.scatter.requires_grad
-    assert_covariance(moments, np.cov(X.detach().double().numpy().T))
+    wanted = torch.cov(X.detach().double().T)
+    torch.testing.assert_close(moments.covariance(), wanted, rtol=0, atol=1e-11)
 
 
 # Higher moments.
@@ -271,7 +275,7 @@ def test_without_the_fourth_moment_there_is_no_corrected_score_but_all_else(make
         assert set(again.to_arrays()) == {"count", "mean", "scatter"}
         with pytest.raises(ValueError, match="fourth moment"):
             isoscore(again, bias_corrected=True)
-    assert_covariance(again, np.cov(X.T))
+    np.testing.assert_allclose(again.covariance(), np.cov(X.T), rtol=0, atol=1e-12)
 
 
 # Round trips and refusals.
@@ -280,22 +284,15 @@ def test_without_the_fourth_moment_there_is_no_corrected_score_but_all_else(make
 @pytest.mark.parametrize(
     "copy", [lambda m: Moments.from_arrays(m.to_arrays()), lambda m: pickle.loads(pickle.dumps(m))]
 )
-def test_round_trips_keep_every_bit_and_go_on(copy):
+def test_round_trips_keep_every_bit_share_nothing_and_go_on(copy):
     X = cloud(20, 3)
     moments = Moments().update(X[:12], np.linspace(0, 1, 12))
-    again = copy(moments)
-    assert_equal_arrays(again.to_arrays(), moments.to_arrays())
-    assert_same(again.update(X[12:]), moments.update(X[12:]))
-
-
-def test_arrays_are_copies():
-    moments = Moments().update(cloud(20, 3))
-    taken, kept = moments.to_arrays(), moments.to_arrays()
-    made = Moments.from_arrays(taken)
+    kept, taken, again = moments.to_arrays(), moments.to_arrays(), copy(moments)
     for value in taken.values():
         value[...] = -1
+    assert_equal_arrays(again.to_arrays(), kept)
+    assert_same(again.update(X[12:]), Moments.from_arrays(kept).update(X[12:]))
     assert_equal_arrays(moments.to_arrays(), kept)
-    assert_equal_arrays(made.to_arrays(), kept)
 
 
 ARRAYS = Moments().update(cloud(20, 3)).to_arrays()
@@ -308,14 +305,11 @@ ARRAYS = Moments().update(cloud(20, 3)).to_arrays()
         (lambda m: m.update(np.zeros((5, 2))), "X has shape"),
         (lambda m: m.update(np.zeros((5, 3)), np.ones(4)), "weights"),
         (lambda m: m.update(np.zeros((5, 3)), np.array([1, 1, -1e-9, 1, 1])), "weights"),
-        (lambda m: m.update(np.zeros((5, 3)), np.array([1, 1, np.nan, 1, 1])), "weights"),
         (lambda m: m.update(np.zeros((5, 3)), np.array([1, 1, np.inf, 1, 1])), "weights"),
         (lambda m: m.merge(Moments().update(cloud(9, 2))), "other"),
         (lambda m: m.covariance(20), "n_samples"),
-        (lambda m: Moments().covariance(0), "n_samples"),
         (lambda m: Moments().second_moment(), "n_samples"),
         (lambda m: m.from_arrays({**ARRAYS, "mean": np.zeros(2)}), "mean"),
-        (lambda m: m.from_arrays({**ARRAYS, "mean": np.zeros((3, 1))}), "mean"),
         (lambda m: m.from_arrays({**ARRAYS, "third": np.zeros(2)}), "third"),
         (lambda m: m.from_arrays({k: ARRAYS[k] for k in ARRAYS if k != "fourth"}), "third"),
     ],

@@ -37,7 +37,12 @@ def by_definition(X, k, metric="euclidean", queries=None):
 class TestNearestNeighbours:
     @pytest.mark.parametrize(
         ("n", "d", "n_queries", "scores"),
-        [(700, 4, None, 2**14), (60, 3, None, 2**24), (300, 500, None, 2**24), (700, 12, 90, 2**14)],
+        [
+            (700, 4, None, 2**14),
+            (60, 3, None, 2**24),
+            (300, 500, None, 2**24),
+            (700, 12, 90, 2**14),
+        ],
     )
     def test_equals_scikit_learn(self, metric, n, d, n_queries, scores, monkeypatch):
         monkeypatch.setattr(module, "_SCORES", scores)
@@ -166,16 +171,6 @@ def test_two_nn_equals_scikit_dimension(shape, discard):
     assert metrics.two_nn(X) == metrics.two_nn(X, discard=0.1)
 
 
-@pytest.mark.parametrize("k", [1, 5])
-def test_finds_the_dimension_of_flat_and_curved_manifolds(k):
-    rng = np.random.default_rng(0)
-    flat = rng.uniform(size=(1500, k)) @ rng.normal(size=(k, 20))
-    sphere = rng.normal(size=(1500, k + 1))
-    sphere /= np.linalg.norm(sphere, axis=1, keepdims=True)
-    assert dimension(flat) == pytest.approx(k, rel=0.1)
-    assert dimension(sphere) == pytest.approx(k, rel=0.1)
-
-
 @SETTINGS
 @given(
     seed=st.integers(0, 10**6),
@@ -196,35 +191,33 @@ def test_no_motion_scale_order_or_exact_duplicate_matters(seed, n, d, scale, cop
     assert dimension(np.concatenate([again, X])) == dimension(X)
 
 
-def test_of_near_duplicates_one_is_kept():
-    X = cloud(60, 4)
-    copies = np.concatenate([X, X, X[:20]]) + 1e-8 * draw(140, 4, seed=1)
-    assert dimension(copies, tolerance=1e-5) == pytest.approx(dimension(X), rel=1e-5)
-    assert abs(dimension(copies) - dimension(X)) > 0.5
-    assert dimension(X, tolerance=1e-9) == dimension(X)
+def test_of_near_duplicates_the_first_is_kept():
+    X = np.concatenate([cloud(60, 4)] * 2) + 1e-8 * draw(120, 4, seed=1)
+    assert dimension(X, tolerance=1e-5) == pytest.approx(dimension(cloud(60, 4)), rel=1e-5)
+    X = np.unique(X, axis=0)
+    radius = X.std(0).dot(X.std(0)) ** 0.5
+    for tolerance in (1e-9, 1e-2, 0.1):
+        near = np.tril(cdist(X, X) <= tolerance * radius, -1).any(1)
+        assert dimension(X, tolerance=tolerance) == pytest.approx(dimension(X[~near]), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("clouds", "rtol"),
-    [
-        ([np.round(cloud(100, 5), 9) + offset for offset in (1e3, 1e6)], 1e-12),
-        (
-            [cloud(90, 5) + far * np.repeat(np.eye(5)[:3], 30, axis=0) for far in (1e3, 1e6, 1e9)],
-            1e-9,
-        ),
-        ([np.concatenate([cloud(90, 5), s * cloud(90, 5) + 100]) for s in (1e-4, 1e-6)], 1e-7),
-    ],
-    ids=["offsets", "distances", "small clusters"],
-)
-def test_nothing_costs_digits(clouds, rtol):
-    for X in clouds:
-        assert dimension(X) == pytest.approx(dimension_by_definition(X), rel=rtol)
+def test_offsets_distances_and_small_clusters_cost_no_digits():
+    X = cloud(90, 5)
+    clusters = np.repeat(np.eye(5)[:3], 30, axis=0)
+    for size in (1e3, 1e6, 1e9):
+        for other in (np.round(X, 9) + min(size, 1e6), X + size * clusters):
+            wanted = dimension_by_definition(other)
+            assert dimension(other) == pytest.approx(wanted, rel=1e-9), size
+    for scale in (1e-4, 1e-6):
+        other = np.concatenate([X, scale * X + 100])
+        assert dimension(other) == pytest.approx(dimension_by_definition(other), rel=1e-7), scale
 
 
 def test_differences_that_underflow_count_as_duplicates():
-    twins = np.concatenate([np.zeros((1, 4)), cloud(30, 4), np.zeros((1, 4))])
-    twins[-1, 0] = 1e-200
-    assert np.isfinite(dimension(twins))
+    X = cloud(30, 4)
+    X[:10, 0] = 0.0
+    twins = X[:10] + np.array([1e-200, 0, 0, 0])
+    assert np.isfinite(dimension(np.concatenate([X, twins])))
 
 
 @pytest.mark.parametrize("entries", [1, 300, 1000])
@@ -247,9 +240,5 @@ def test_chunks_do_not_matter(monkeypatch, entries):
 def test_points_without_a_dimension_are_refused(X, options, message):
     with pytest.raises(ValueError, match=message):
         dimension(X, **options)
-
-
-@pytest.mark.parametrize("discard", [0, 1, np.nan])
-def test_bad_discard_is_refused(discard):
     with pytest.raises(ValueError, match="discard"):
-        metrics.two_nn(cloud(10, 3), discard=discard)
+        metrics.two_nn(X, discard=1)
