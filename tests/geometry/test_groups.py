@@ -1,7 +1,5 @@
 """The bias-corrected IsoScore of dependent rows, from sums over their groups."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ import torch
 from isoadapt.geometry import _groups
 from isoadapt.geometry._groups import GroupSums
 from isoadapt.geometry._spread import unbiased_squares
+from tests.geometry.examples import over_all_quadruples
 
 SPREAD = np.array([3.0, 1.0, 0.5])
 
@@ -23,17 +22,6 @@ def sums_of(X, owners, pivot=None):
 
 def estimates(X, owners, **kwargs):
     return 16 * torch.stack(sums_of(X, owners, **kwargs).squares()).numpy()
-
-
-def over_all_quadruples(X, owners):
-    """Means of ‖a-b‖²‖c-e‖²/4 and ((a-b)ᵀ(c-e))²/4 over rows of four different groups."""
-    rows = [
-        four for four in itertools.permutations(range(len(X)), 4) if len({*owners[[*four]]}) == 4
-    ]
-    a, b, c, e = X[np.array(rows)].swapaxes(0, 1)
-    first, second = a - b, c - e
-    traces = (first**2).sum(1) * (second**2).sum(1) / 4
-    return np.array([traces.mean(), ((first * second).sum(1) ** 2 / 4).mean()])
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 2, 2, 2), (1, 4, 2, 1, 3), (5, 1, 1, 1, 1)])

@@ -18,7 +18,7 @@ from isoadapt.geometry._isoscore import (
     isoscore_from_covariance,
     isoscore_star,
 )
-from isoadapt.geometry._spread import unbiased_squares
+from tests.geometry import examples
 
 SETTINGS = settings(deadline=None, derandomize=True)
 F64 = torch.float64
@@ -34,11 +34,7 @@ gradcheck = partial(torch.autograd.gradcheck, fast_mode=True)  # of random combi
 
 
 def cloud(n, d, seed=0, members=(), decay=0.7):
-    rng = np.random.default_rng(seed)
-    scales = np.arange(1, d + 1) ** -decay
-    X = rng.normal(size=(*members, n, d)) * scales
-    turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
-    return torch.tensor(X @ turn + rng.normal(size=d))
+    return torch.tensor(examples.cloud(*members, n, d, seed=seed, decay=decay))
 
 
 def shrinkage_covariance(d, seed=1, members=()):
@@ -54,20 +50,6 @@ def prior_for(kind, d, members):
     return shrinkage_covariance(d, members=members if kind == "each" else ())
 
 
-def estimates(X):
-    """tr(Σ)² and ‖Σ‖² without bias: means over all quadruples of different rows."""
-    n = len(X)
-    differences = (X[:, None] - X[None]).reshape(n * n, -1)  # of every pair of rows
-    products = (differences @ differences.T).reshape(n, n, n, n)
-    squares = np.einsum("abab->ab", products)
-    rows = np.arange(n)
-    equal = rows[:, None] == rows
-    a, b, c, e = np.ix_(rows, rows, rows, rows)
-    different = ~(equal[a, b] | equal[a, c] | equal[a, e] | equal[b, c] | equal[b, e] | equal[c, e])
-    trace_square = (squares[:, :, None, None] * squares)[different].mean() / 4
-    return trace_square, (products**2)[different].mean() / 4
-
-
 def reference(X, prior_cov=None, zeta=0.0, bias_corrected=False):
     """The closed form, letter by letter: one cloud, the full covariance."""
     d = X.shape[1]
@@ -76,7 +58,7 @@ def reference(X, prior_cov=None, zeta=0.0, bias_corrected=False):
     if not bias_corrected:
         eigenvalues = np.linalg.eigvalsh((1 - zeta) * sample + zeta * prior)
         return (eigenvalues.sum() ** 2 / (eigenvalues**2).sum() - 1) / (d - 1)
-    S, t1, t2 = np.trace(sample), *estimates(X.numpy())
+    S, t1, t2 = np.trace(sample), *examples.over_all_quadruples(X.numpy(), np.arange(len(X)))
     a, b, c = (1 - zeta) ** 2, 2 * zeta * (1 - zeta), zeta**2
     trace_square = a * t1 + b * S * np.trace(prior) + c * np.trace(prior) ** 2
     square = a * t2 + b * (sample * prior).sum() + c * (prior**2).sum()
@@ -134,28 +116,15 @@ def test_k_equal_variances_of_d_score_k_minus_one_over_d_minus_one(k, d):
     assert score == pytest.approx((k - 1) / (d - 1), abs=1e-12)
 
 
-def papers_variances():
-    variances = torch.ones(768, dtype=F64)
-    variances[:4] = torch.tensor([10.0, 6.0, 4.0, 4.0])
-    return variances
+PAPERS_VARIANCES = torch.tensor([10.0, 6.0, 4.0, 4.0] + [1.0] * 764, dtype=F64)
 
 
 def test_the_papers_diagonal():
-    score = float(isoscore_from_covariance(torch.diag(papers_variances())))
+    score = float(isoscore_from_covariance(torch.diag(PAPERS_VARIANCES)))
     assert score == pytest.approx(0.8673388879, abs=1e-10)
-    axes = torch.diag(papers_variances().sqrt())
-    assert float(isoscore_star(torch.cat([axes, -axes]))) == pytest.approx(score, abs=1e-12)
 
 
 # Degenerate clouds.
-
-
-@pytest.mark.parametrize(
-    ("shape", "bias_corrected"), [((1, 5), False), ((3, 5), True), ((9, 1), False)]
-)
-def test_too_small_clouds_are_refused(shape, bias_corrected):
-    with pytest.raises(ValueError, match=rf"n_samples={shape[0]}, n_features={shape[1]}"):
-        isoscore_star(torch.zeros(shape), bias_corrected=bias_corrected)
 
 
 @pytest.mark.parametrize("n", [5, 60])
@@ -164,14 +133,8 @@ def test_rank_one_scores_zero_and_never_less(n):
         X = cloud(n, 1, seed) * cloud(1, 20, seed)
         assert float(isoscore_star(X)) == pytest.approx(0, abs=1e-14)
         assert 0 <= metrics.isoscore(X) < 1e-14
-        assert 0 <= metrics.isoscore(X, bias_corrected=True) < 1e-14
-
-
-def test_constant_rows_score_nan_without_spoiling_other_members():
-    X = torch.stack([cloud(7, 5).float(), torch.full((7, 5), 0.1), cloud(7, 5, seed=3).float()])
-    scores = isoscore_star(X)
-    assert scores.isnan().tolist() == [False, True, False]
-    assert torch.equal(scores[[0, 2]], isoscore_star(X[[0, 2]]))
+        score = float(isoscore_star(X, bias_corrected=True))
+        assert 0 <= score < 1e-14
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
@@ -281,12 +244,11 @@ class TestEstimateOfTheSquaredNorm:
 @pytest.mark.parametrize(("n", "d", "bias_corrected"), [(4, 6, True), (9, 4, False)])
 def test_members_may_differ_in_zeta(n, d, bias_corrected):
     X, prior_cov = cloud(n, d, members=(4,)).requires_grad_(), shrinkage_covariance(d)
-    zetas = [0.0, 0.2, 0.7, 1.0]
-    exact = torch.tensor(zetas, dtype=F64)
-    together = isoscore_star(X, prior_cov, exact, bias_corrected)
-    alone = [isoscore_star(x, prior_cov, z, bias_corrected) for x, z in zip(X, zetas, strict=True)]
-    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-12, atol=1e-12)
-    assert gradcheck(lambda x: isoscore_star(x, prior_cov, exact, bias_corrected), X)
+    zetas = torch.tensor([0.0, 0.2, 0.7, 1.0], dtype=F64)
+    together = isoscore_star(X, prior_cov, zetas, bias_corrected)
+    for x, zeta, score in zip(X, zetas.tolist(), together, strict=True):
+        torch.testing.assert_close(score, isoscore_star(x, prior_cov, zeta, bias_corrected))
+    assert gradcheck(lambda x: isoscore_star(x, prior_cov, zetas, bias_corrected), X)
 
 
 # Invariances and range.
@@ -303,17 +265,12 @@ def test_members_may_differ_in_zeta(n, d, bias_corrected):
 )
 def test_rotation_shift_scale_and_order_do_not_matter(n, d, decay, scale, shift, seed):
     rng, X = np.random.default_rng(seed), cloud(n, d, seed, decay=decay).numpy()
-    moved = {
-        "rotation": X @ np.linalg.qr(rng.normal(size=(d, d)))[0],
-        "shift": X + shift * rng.normal(size=d),
-        "scale": -scale * X,
-        "order": rng.permutation(X),
-    }
+    turned = X @ np.linalg.qr(rng.normal(size=(d, d)))[0]
     for bias_corrected in (False, True)[: 1 + (n >= 4)]:
         score = metrics.isoscore(X, bias_corrected=bias_corrected)
-        for name, other in moved.items():
-            again = metrics.isoscore(other, bias_corrected=bias_corrected)
-            assert again == pytest.approx(score, abs=1e-9), name
+        for moved in (turned, X + shift * rng.normal(size=d), -scale * X, rng.permutation(X)):
+            again = metrics.isoscore(moved, bias_corrected=bias_corrected)
+            assert again == pytest.approx(score, abs=1e-9)
 
 
 @SETTINGS
@@ -323,16 +280,10 @@ def test_rotation_shift_scale_and_order_do_not_matter(n, d, decay, scale, shift,
     )
 )
 def test_any_cloud_scores_between_zero_and_one(X):
-    if (X[0] == X).all():
-        for bias_corrected in (False, True):
-            with pytest.raises(ValueError, match="constant"):
-                metrics.isoscore(X, bias_corrected)
-        return
+    assume((X[0] != X).any())
     n, d = X.shape
     plain = metrics.isoscore(X)
     assert 0 <= plain <= 1
-    if len(np.unique(X, axis=0)) >= 4:
-        assert 0 <= metrics.isoscore(X, bias_corrected=True) <= 1
     assert 0 <= metrics.isoscore(Moments().update(X), bias_corrected=True) <= 1
     assert 0 <= metrics.isoscore_star(X, zeta=0.3) <= 1
     if n <= d:
@@ -341,38 +292,16 @@ def test_any_cloud_scores_between_zero_and_one(X):
 
 # Bias.
 
-# Rows with independent coordinates of variance 1 or, in the scale mixture, uncorrelated ones:
-# there whole rows are wide or narrow, which is what Gaussian formulas miss most.
-ROWS = {
-    "gaussian": lambda rng, shape: rng.normal(size=shape),
-    "scale mixture": lambda rng, shape: (
-        rng.normal(size=shape) * rng.choice([0.5, 1.75**0.5], size=(*shape[:-1], 1))
-    ),
-}
 
-
-@pytest.mark.parametrize(("kind", "n"), [("gaussian", 40), ("scale mixture", 5)])
-def test_both_estimates_are_unbiased_for_rows_of_any_distribution(kind, n):
-    d, n_draws = 12, 6000
-    variances = torch.arange(1.0, d + 1, dtype=F64) ** -0.8
-    X = torch.tensor(ROWS[kind](np.random.default_rng(n), (n_draws, n, d))) * variances.sqrt() + 1
-    Z = X - X.mean(-2, keepdim=True)
-    cov, fourth = Z.mT @ Z / (n - 1), Z.square().sum(-1).square().sum(-1) / (n - 1)
-    trace, square = cov.diagonal(dim1=-2, dim2=-1).sum(-1), cov.square().sum((-2, -1))
-    truth = variances.sum().square(), variances.square().sum()
-    for estimate, true in zip(unbiased_squares(trace, square, fourth, n), truth, strict=True):
-        error = float(estimate.std()) / n_draws**0.5
-        assert abs(float(estimate.mean() - true)) < 3 * error
-        assert error < 0.06 * true  # the test can tell a biased estimate from an unbiased one
-
-
-@pytest.mark.parametrize(("kind", "decay"), [("gaussian", 0.2), ("scale mixture", 1.0)])
-def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(kind, decay):
+@pytest.mark.parametrize(("heavy_tailed", "decay"), [(False, 0.2), (True, 1.0)])
+def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(heavy_tailed, decay):
     rng, d, n_draws = np.random.default_rng(0), 96, 30
     variances = torch.arange(1.0, d + 1, dtype=F64) ** -decay
     truth = float(isoscore_from_covariance(torch.diag(variances)))
     for n in (d // 12, d // 4, d, 3 * d):
-        X = torch.tensor(ROWS[kind](rng, (n_draws, n, d))) * variances.sqrt()
+        # Whole rows that are wide or narrow are what formulas for Gaussian rows miss most.
+        widths = rng.choice([0.5, 1.75**0.5], size=(n_draws, n, 1)) if heavy_tailed else 1
+        X = torch.tensor(rng.normal(size=(n_draws, n, d)) * widths) * variances.sqrt()
         plain, corrected = isoscore_star(X), isoscore_star(X, bias_corrected=True)
         error = float(corrected.mean()) - truth
         # A ratio of two unbiased estimates has a bias of its own: at n = d/12 up to half of one
@@ -383,6 +312,6 @@ def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(kind, d
 
 
 def test_the_papers_own_example_at_277_rows():
-    X = np.random.default_rng(0).normal(size=(277, 768)) * papers_variances().sqrt().numpy()
+    X = np.random.default_rng(0).normal(size=(277, 768)) * PAPERS_VARIANCES.sqrt().numpy()
     assert metrics.isoscore(X) == pytest.approx(0.253, abs=0.01)
     assert metrics.isoscore(X, bias_corrected=True) == pytest.approx(0.8673, abs=3 * 0.011)

@@ -28,6 +28,7 @@ def test_hashes_are_equal_where_rows_are(X):
 def test_a_hash_depends_on_the_row_alone(X, random):
     order = random.sample(range(len(X)), len(X))
     hashes, wide = row_hashes(X), row_hashes(X.astype(np.float64))
+    np.testing.assert_array_equal(row_hashes(np.where(X == 0, -X, X)), hashes)  # -0.0 and 0.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_chunks, "_HASHED", random.randrange(1, 40))
         for kind in (np.asfortranarray, torch.tensor):

@@ -5,19 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
 from isoadapt.geometry import _spread as module
 from isoadapt.geometry._spread import DEAD, dead_dimensions, log_partition
 from isoadapt.metrics import partition_dispersion, partition_isotropy
-
-SETTINGS = settings(deadline=None, derandomize=True)
-
-
-def cloud(n, d, seed=0, offset=0.3):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d)) * np.arange(1, d + 1) ** -0.7
-    return X @ np.linalg.qr(rng.normal(size=(d, d)))[0] + offset * rng.normal(size=d)
+from tests.geometry.examples import cloud
 
 
 def axes_of(X):
@@ -36,25 +28,11 @@ def test_both_figures_equal_the_definition(shape, offset):
     assert partition_dispersion(X) == pytest.approx(Z.std() / Z.mean(), rel=1e-9)
 
 
-def test_a_known_cloud():
-    X = [[1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]
-    long, short = 2 * math.cosh(1) + 2, 2 * math.cosh(0.5) + 2
-    assert partition_isotropy(X) == pytest.approx(short / long, rel=1e-12)
-    wanted = (long - short) / (long + short)  # over d = 2 axes, not d - 1
-    assert partition_dispersion(X) == pytest.approx(wanted, rel=1e-12)
-
-
 def test_isotropic_clouds_are_perfect():
     axes = np.concatenate([np.eye(5), -np.eye(5)])
     for X in (axes, np.zeros((3, 4))):
         assert partition_isotropy(X) == pytest.approx(1, abs=1e-12)
         assert partition_dispersion(X) == pytest.approx(0, abs=1e-12)
-
-
-def test_axes_without_points_have_partition_n():
-    log_z = log_partition(torch.tensor(cloud(6, 40)))
-    assert log_z.shape == (40,)
-    torch.testing.assert_close(log_z[6:], torch.full((34,), math.log(6), dtype=torch.float64))
 
 
 def test_signs_make_the_largest_entry_positive_and_of_equal_ones_the_first():
@@ -85,14 +63,6 @@ def test_chunks_do_not_matter(monkeypatch, chunk):
     whole = log_partition(X)
     monkeypatch.setattr(module, "_CHUNK", chunk)
     torch.testing.assert_close(log_partition(X), whole, rtol=1e-12, atol=0)
-
-
-@SETTINGS
-@given(seed=st.integers(0, 10**6), n=st.integers(2, 30), d=st.integers(2, 12))
-def test_figures_stay_in_their_ranges(seed, n, d):
-    X = 10 ** np.random.default_rng(seed).uniform(-3, 3) * cloud(n, d, seed)
-    assert 0 <= partition_isotropy(X) <= 1
-    assert 0 <= partition_dispersion(X) <= math.sqrt(d - 1) + 1e-9
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])

@@ -88,9 +88,6 @@ class TestEveryPenalty:
         for same in (Z @ turn, Z[rng.permutation(n)]):
             torch.testing.assert_close(loss(same), loss(Z), rtol=1e-9, atol=1e-12)
 
-    def test_nothing_in_it_is_trained(self, loss):
-        assert list(loss.parameters()) == []
-
 
 @pytest.mark.parametrize("loss", [IsoScoreLoss, PersistentEntropyLoss])
 def test_the_count_of_degenerate_clouds_is_a_buffer(loss):
@@ -105,7 +102,6 @@ def test_the_count_of_degenerate_clouds_is_a_buffer(loss):
     [
         (IsoScoreLoss, {"zeta": -0.1}),
         (IsoScoreLoss, {"zeta": torch.tensor([0.5, 1.1])}),
-        (IsoScoreLoss, {"zeta": math.nan}),
         (IsoScoreLoss, {"form": "mean"}),
         (PersistentEntropyLoss, {"bars": "some"}),
         (SpectrumControlLoss, {"decay": "linear"}),
@@ -114,8 +110,6 @@ def test_the_count_of_degenerate_clouds_is_a_buffer(loss):
         (SpectrumControlLoss, {"gamma": math.nan}),
         (JointLoss, {"weight": 1.0, "balance": "mean"}),
         (JointLoss, {"weight": 1.0, "smoothing": 0}),
-        (JointLoss, {"weight": 1.0, "smoothing": 1.5}),
-        (JointLoss, {"weight": 1.0, "smoothing": math.nan}),
     ],
 )
 def test_bad_parameters_are_named(loss, parameters):

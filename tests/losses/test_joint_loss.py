@@ -76,17 +76,14 @@ def test_fifty_steps_follow_the_rule_or_add_the_losses_as_they_are(
     assert joint.n_steps == (N_STEPS if balance else 0)
 
 
-@pytest.mark.parametrize(("balance", "differ"), [("ema", True), ("cumulative", False)])
-def test_members_do_not_see_each_other_and_may_differ(balance, differ):
-    weights, smoothings = torch.tensor([0.5, -1.0, 3.0]), [0.05 if differ else 0.15, 0.15, 1.0]
-    together = JointLoss(weights, balance, torch.tensor(smoothings))
-    pairs = zip(weights.tolist(), smoothings, strict=True)
-    alone = [JointLoss(weight, balance, smoothing) for weight, smoothing in pairs]
+def test_members_do_not_see_each_other_and_may_differ():
+    weights, smoothings = torch.tensor([0.5, -1.0, 3.0]), torch.tensor([0.05, 0.15, 1.0])
+    together = JointLoss(weights, "ema", smoothings)
+    alone = [JointLoss(*pair) for pair in zip(weights, ["ema"] * 3, smoothings, strict=True)]
     for step in random_losses((3,)):
         values = together(step[:, 0], step[:, 1])
-        assert values.shape == (3,)
-        for value, joint, losses in zip(values, alone, step, strict=True):
-            assert float(value) == pytest.approx(float(joint(*losses)), rel=1e-5, abs=1e-6)
+        expected = [joint(*losses) for joint, losses in zip(alone, step, strict=True)]
+        torch.testing.assert_close(values, torch.stack(expected))
 
 
 def test_a_tiny_loss_is_scaled_by_the_floored_mean():
@@ -96,22 +93,17 @@ def test_a_tiny_loss_is_scaled_by_the_floored_mean():
     assert float(value) == pytest.approx(average + 1e-5 * average / 1e-3, rel=1e-5)
 
 
-@pytest.mark.parametrize("balance", ["ema", "cumulative"])
-def test_evaluation_uses_the_means_but_does_not_move_them(balance):
-    joint, losses = JointLoss(1.0, balance), random_losses()
+def test_evaluation_uses_the_means_but_does_not_move_them():
+    joint, losses = JointLoss(1.0, "ema"), random_losses()
     for task, penalty in losses[:10]:
         joint(task, penalty)
-    before, steps = joint.means.clone(), int(joint.n_steps)
+    before = joint.means.clone()
     factors = before.mean() / before
     joint.eval()
     for task, penalty in losses[10:]:
-        wanted = float(task * factors[0] + penalty * factors[1])
-        assert float(joint(task, penalty)) == pytest.approx(wanted, rel=1e-5)
+        torch.testing.assert_close(joint(task, penalty), task * factors[0] + penalty * factors[1])
     assert torch.equal(joint.means, before)
-    assert joint.n_steps == steps
-    joint.train()
-    joint(torch.tensor(100.0), torch.tensor(100.0))
-    assert bool((joint.means > before).all())
+    assert joint.n_steps == 10
 
 
 @pytest.mark.parametrize("members", [(), (3,)])
@@ -137,9 +129,8 @@ def test_restored_means_stay_on_the_device_of_the_loss():
     assert again.means.device.type == "meta"
 
 
-@pytest.mark.parametrize("balance", ["ema", "cumulative"])
-def test_a_step_that_is_not_finite_neither_starts_nor_changes_the_means(balance):
-    joint = JointLoss(1.0, balance)
+def test_a_step_that_is_not_finite_neither_starts_nor_changes_the_means():
+    joint = JointLoss(1.0, "cumulative")
     joint(torch.tensor(math.nan), torch.tensor(1.0))
     assert joint(torch.tensor(2.0), torch.tensor(5.0)).isfinite()
     assert joint.means.tolist() == [2.0, 5.0]
@@ -148,16 +139,13 @@ def test_a_step_that_is_not_finite_neither_starts_nor_changes_the_means(balance)
 
 
 @pytest.mark.parametrize(
-    ("task", "penalty", "error", "name"),
+    ("task", "penalty", "name"),
     [
-        (torch.tensor(1.0), torch.ones(5), ValueError, "penalty"),
-        (torch.ones(3), torch.tensor(1.0), ValueError, "penalty"),
-        (torch.tensor(1.0), 2.0, TypeError, "penalty"),
-        (1.0, torch.tensor(2.0), TypeError, "task_loss"),
-        (torch.tensor(1.0), torch.tensor(2), TypeError, "penalty"),
+        (torch.tensor(1.0), torch.ones(5), "penalty"),
+        (torch.tensor(1.0), 2.0, "penalty"),
+        (torch.tensor(1), torch.tensor(2.0), "task_loss"),
     ],
 )
-def test_losses_that_are_no_numbers_are_named(task, penalty, error, name):
-    for balance in (None, "ema"):
-        with pytest.raises(error, match=f"^{name}"):
-            JointLoss(1.0, balance)(task, penalty)
+def test_losses_that_are_no_numbers_are_named(task, penalty, name):
+    with pytest.raises((TypeError, ValueError), match=f"^{name}"):
+        JointLoss(1.0)(task, penalty)

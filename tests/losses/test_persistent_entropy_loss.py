@@ -47,14 +47,6 @@ def test_value_is_minus_the_entropies_of_the_classes_member_by_member(shape, lab
         torch.testing.assert_close(gradients[place], gradient, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("bars", BARS)
-def test_equal_bars_cost_least(bars):
-    simplex, loss = torch.eye(9, dtype=torch.float64), PersistentEntropyLoss(bars)
-    assert float(loss(simplex)) == pytest.approx(-math.log(8))
-    labels = torch.tensor([1, 1, 1, 1, 1, 0, 0, 0, 0])
-    assert float(loss(simplex, labels)) == pytest.approx(-math.log(4))
-
-
 def test_neither_scale_nor_the_numbers_and_type_of_the_labels_count():
     Z, loss = cloud(13, 6), PersistentEntropyLoss()
     wanted = loss(Z, LABELS)
@@ -86,9 +78,7 @@ def test_classes_of_fewer_than_five_points_are_left_out_and_counted(n):
     ("shape", "labels", "dtype"),
     [
         ((4, 3), None, torch.float16),
-        ((0, 3), None, torch.float32),
-        ((3, 4, 7), None, torch.float64),
-        ((8, 3), torch.arange(8), torch.float64),
+        ((0, 3), None, torch.float64),
         ((2, 8, 3), torch.arange(8) // 4, torch.float16),
     ],
 )
@@ -118,19 +108,14 @@ def test_a_member_of_equal_rows_costs_nothing_and_leaves_the_others_as_they_are(
 
 
 @pytest.mark.parametrize("bars", BARS)
-def test_duplicate_rows_count_once(bars):
-    Z = cloud(10, 6)
-    loss = PersistentEntropyLoss(bars)
+def test_duplicate_rows_count_once_and_gradients_stay_finite(bars):
+    Z, loss = cloud(10, 6), PersistentEntropyLoss(bars)
     value, gradient = value_and_gradient(loss, Z[[0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9, 9, 9]])
     torch.testing.assert_close(value, loss(Z))
     assert gradient.isfinite().all()
-
-
-@pytest.mark.parametrize("bars", BARS)
-def test_float32_gradients_stay_finite_where_squares_underflow(bars):
     Z = torch.zeros(8, 3)
-    Z[:5, 0] = torch.tensor([1.0, 3.0, 1e-30, 7.0, 1e-21])
-    value, gradient = value_and_gradient(PersistentEntropyLoss(bars), Z)
+    Z[:5, 0] = torch.tensor([1.0, 3.0, 1e-30, 7.0, 1e-21])  # whose squares underflow
+    value, gradient = value_and_gradient(loss, Z)
     assert value.isfinite()
     assert gradient.isfinite().all()
 
