@@ -293,7 +293,7 @@ def test_any_cloud_scores_between_zero_and_one(X):
 # Bias.
 
 
-@pytest.mark.parametrize(("heavy_tailed", "decay"), [(False, 0.2), (True, 1.0)])
+@pytest.mark.parametrize(("heavy_tailed", "decay"), [(False, 0.2), (True, 0.5)])
 def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(heavy_tailed, decay):
     rng, d, n_draws = np.random.default_rng(0), 96, 30
     variances = torch.arange(1.0, d + 1, dtype=F64) ** -decay
@@ -304,9 +304,10 @@ def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(heavy_t
         X = torch.tensor(rng.normal(size=(n_draws, n, d)) * widths) * variances.sqrt()
         plain, corrected = isoscore_star(X), isoscore_star(X, bias_corrected=True)
         error = float(corrected.mean()) - truth
-        # A ratio of two unbiased estimates has a bias of its own: at n = d/12 up to half of one
-        # measurement's standard error, gone among the errors of 30 measurements at n = d.
-        assert abs(error) < float(corrected.std()) * (1 if n < d else 3 / n_draws**0.5), n
+        # A ratio of two unbiased estimates has a bias of its own, of up to half a standard
+        # deviation at n = d/12; at n >= d it is gone for Gaussian rows, a fifth for heavy tails.
+        few = n < d or heavy_tailed
+        assert abs(error) < float(corrected.std()) * (1 if few else 3 / n_draws**0.5), n
         assert float(plain.mean()) < truth - 3 * float(plain.std()) / n_draws**0.5, n
         assert n > d // 12 or float(plain.mean()) < 0.6 * truth
 
