@@ -304,8 +304,7 @@ def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(heavy_t
         X = torch.tensor(rng.normal(size=(n_draws, n, d)) * widths) * variances.sqrt()
         plain, corrected = isoscore_star(X), isoscore_star(X, bias_corrected=True)
         error = float(corrected.mean()) - truth
-        # A ratio of two unbiased estimates has a bias of its own, of up to half a standard
-        # deviation at n = d/12; at n >= d it is gone for Gaussian rows, a fifth for heavy tails.
+        # The ratio has a bias of its own: half a deviation at d/12 rows, a fifth for heavy tails.
         few = n < d or heavy_tailed
         assert abs(error) < float(corrected.std()) * (1 if few else 3 / n_draws**0.5), n
         assert float(plain.mean()) < truth - 3 * float(plain.std()) / n_draws**0.5, n
