@@ -12,48 +12,22 @@ from torch.autograd import gradcheck
 
 from benchmarks.speed.persistence import bars_by_gudhi, select_bars_recursively
 from isoadapt.geometry import _persistence, persistence_bars, persistent_entropy, select_bars
+from tests.geometry.examples import cloud
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
-
-
-def cloud(n, d, seed=0, decay=0.7):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, d)) * np.arange(1, d + 1) ** -decay
-
-
-def nested(levels, ratio, d, seed=0):
-    """Pairs of pairs of …, each level `ratio` times as wide as the next one inside it."""
-    rng = np.random.default_rng(seed)
-    points = np.zeros((1, d))
-    for level in range(levels):
-        points = (points + ratio**-level * rng.normal(size=(2, 1, d))).reshape(-1, d)
-    return points
-
-
-def line(n, d, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, 1)) * rng.normal(size=d)
+SETTINGS = settings(deadline=None, derandomize=True)
 
 
 CLOUDS = {
-    **{f"{n} points": cloud(n, 3, seed=n) for n in range(1, 7)},
-    "d=1": cloud(50, 1),
-    "d=2": cloud(60, 2),
+    **{f"{n} points": cloud(n, 3, seed=n) for n in (1, 2, 3, 5)},
     "n < d": cloud(30, 101),
     "n > d": cloud(150, 20),
     "duplicates": cloud(40, 30)[np.random.default_rng(0).integers(40, size=90)],
     "all equal": np.full((20, 7), 0.1),
-    "two places": np.repeat(cloud(2, 9), 8, axis=0),
-    "collinear": line(80, 40),
-    "collinear duplicates": np.repeat(line(20, 40), 3, axis=0),
-    "lattice": np.array(list(itertools.product(range(4), repeat=3)), dtype=float),
+    "collinear duplicates": np.repeat(cloud(20, 1) * cloud(1, 40), 3, axis=0),
     "simplex": np.eye(12),
     "offset": cloud(60, 25) + 1e6,
-    "far offset": cloud(60, 25) + 1e9 * np.random.default_rng(0).normal(size=25),
-    "offset line": line(60, 25) + 1e6,
+    "offset line": cloud(60, 1) * cloud(1, 25) + 1e6,
     "tight clusters": 1e3 * cloud(3, 50)[np.arange(60) % 3] + 1e-5 * cloud(60, 50, seed=1),
-    "nested clusters": nested(6, 300.0, 30),
-    "nested pairs": nested(3, 1e5, 10),
     "outlier": np.concatenate([cloud(50, 20), 1e6 * np.ones((1, 20))]),
 }
 
@@ -63,23 +37,19 @@ def by_rows(monkeypatch):
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_bars_equal_gudhis_on_both_routes(name, monkeypatch):
+def test_bars_equal_gudhis_on_both_routes_and_in_both_precisions(name, monkeypatch):
     X = CLOUDS[name]
-    bars = persistence_bars(X)
+    bars, single = persistence_bars(X), X.astype(np.float32)
     assert bars.shape == (len(X) - 1,)
     np.testing.assert_allclose(bars, bars_by_gudhi(X), rtol=0, atol=1e-9)
-    by_rows(monkeypatch)
-    np.testing.assert_array_equal(persistence_bars(X), bars)
-
-
-@pytest.mark.parametrize("name", CLOUDS)
-def test_bars_of_float32_are_those_of_the_same_points_in_float64(name, monkeypatch):
-    X = CLOUDS[name].astype(np.float32)
-    exact = persistence_bars(X.astype(np.float64))
+    exact = persistence_bars(single.astype(np.float64))
     for _ in range(2):
-        bars = persistence_bars(X)
-        assert bars.dtype == np.float32
-        np.testing.assert_allclose(bars, exact, rtol=2e-6, atol=0)
+        np.testing.assert_array_equal(persistence_bars(X), bars)
+        np.testing.assert_allclose(persistence_bars(torch.tensor(X)), bars, rtol=1e-6, atol=0)
+        for points in (single, torch.tensor(single)):
+            found = persistence_bars(points)
+            assert found.dtype == points.dtype
+            np.testing.assert_allclose(found, exact, rtol=2e-6, atol=0)
         by_rows(monkeypatch)
 
 
@@ -101,117 +71,68 @@ def test_bars_are_invariant_under_motions_and_grow_with_scale(X, factor, seed):
     np.testing.assert_allclose(bars, bars_by_gudhi(X), rtol=0, atol=1e-12)
 
 
-# Tensors.
-
-
-@pytest.mark.parametrize("name", CLOUDS)
-def test_tensors_and_arrays_give_the_same_bars(name):
-    X = CLOUDS[name]
-    for dtype in (torch.float64, torch.float32):
-        points = torch.tensor(X, dtype=dtype)
-        bars = persistence_bars(points)
-        assert isinstance(bars, torch.Tensor)
-        assert (bars.dtype, bars.device) == (dtype, points.device)
-        np.testing.assert_allclose(bars, persistence_bars(points.numpy()), rtol=1e-6, atol=0)
-
-
 def test_half_precision_is_computed_in_float32_and_integers_in_float64():
     X = cloud(30, 6)
-    for dtype in (torch.float16, torch.bfloat16):
-        half = torch.tensor(X, dtype=dtype)
-        bars = persistence_bars(half)
-        assert bars.dtype == torch.float32
-        assert torch.equal(bars, persistence_bars(half.float()))
-    assert persistence_bars(X.astype(np.float16)).dtype == np.float32
-    assert persistence_bars(np.array([[1], [4], [6]])).tolist() == [3.0, 2.0]
-    assert persistence_bars(torch.tensor([[1], [4], [6]])).tolist() == [3.0, 2.0]
-    assert persistence_bars([[1, 0], [4, 4]]).dtype == np.float64
+    for half in (X.astype(np.float16), torch.tensor(X).half(), torch.tensor(X).bfloat16()):
+        wide = half.astype(np.float32) if isinstance(half, np.ndarray) else half.float()
+        np.testing.assert_array_equal(persistence_bars(half), persistence_bars(wide))
+    for kind in (np.array, torch.tensor, list):
+        assert persistence_bars(kind([[1], [4], [6]])).tolist() == [3.0, 2.0]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_points_on_a_gpu_give_bars_and_gradients_there():
-    X = torch.tensor(cloud(40, 12))
     gradients = []
     for device in ("cpu", "cuda"):
-        points = X.to(device).requires_grad_()
-        bars = persistence_bars(points)
-        assert bars.device == points.device
-        (gradient,) = torch.autograd.grad(persistent_entropy(select_bars(bars)), points)
-        gradients.append(gradient.cpu())
+        points = torch.tensor(cloud(40, 12), device=device, requires_grad=True)
+        persistent_entropy(select_bars(persistence_bars(points))).backward()
+        gradients.append(points.grad.cpu())
     torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("select", [select_bars, lambda bars: bars])
-@pytest.mark.parametrize("shape", [(2, 3), (5, 2), (12, 3), (9, 15)])
+@pytest.mark.parametrize("shape", [(2, 3), (9, 15)])
 def test_gradcheck(shape, select):
     X = torch.tensor(cloud(*shape), requires_grad=True)
     assert gradcheck(lambda x: persistent_entropy(select(persistence_bars(x))), X)
     assert gradcheck(lambda x: select(persistence_bars(x)), X)
 
 
-def test_the_gradient_of_a_bar_pulls_its_ends_apart():
-    X = torch.tensor([[0.0, 0.0], [3.0, 4.0], [3.0, 5.0]], requires_grad=True)
-    (gradient,) = torch.autograd.grad(persistence_bars(X)[0], X)
-    torch.testing.assert_close(gradient, torch.tensor([[-0.6, -0.8], [0.6, 0.8], [0.0, 0.0]]))
-
-
 def test_bars_of_length_zero_have_zero_gradient():
     X = torch.tensor(cloud(6, 4)[[0, 1, 1, 2, 3, 4, 5, 5]], requires_grad=True)
     bars = persistence_bars(X)
-    (gradient,) = torch.autograd.grad(bars[-2:].sum(), X)
     assert not bars[-2:].any()
-    assert not gradient.any()
-    (gradient,) = torch.autograd.grad(persistent_entropy(persistence_bars(X)), X)
-    assert gradient.isfinite().all()
-    (gradient,) = torch.autograd.grad(persistent_entropy(persistence_bars(X * 0)), X)
-    assert not gradient.any()
+    for zero in (bars[-2:].sum(), persistent_entropy(persistence_bars(X * 0))):
+        assert not torch.autograd.grad(zero, X, retain_graph=True)[0].any()
+    assert torch.autograd.grad(persistent_entropy(bars), X)[0].isfinite().all()
 
 
 # The selection.
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 17, 32, 63, 120)
 BARCODES = {
-    "uniform": lambda rng, n: rng.random(n),
     "exponential": lambda rng, n: rng.exponential(size=n),
     "lognormal": lambda rng, n: np.exp(2 * rng.normal(size=n)),
     "concentrated": lambda rng, n: 1 + 0.05 * rng.random(n),
+    "nearly equal": lambda rng, n: 1 + 5e-5 * rng.random(n),
     "two scales": lambda rng, n: np.where(rng.random(n) < 0.3, 10, 1) * (1 + 0.1 * rng.random(n)),
-    "geometric": lambda rng, n: rng.uniform(0.5, 0.99) ** np.arange(n),
     "duplicates": lambda rng, n: rng.choice(rng.random(max(2, n // 4)), size=n),
-    "small integers": lambda rng, n: rng.integers(1, 5, size=n).astype(float),
     "with zeros": lambda rng, n: rng.random(n) * (rng.random(n) < 0.8),
-    "huge": lambda rng, n: 1e12 * rng.random(n),
     "one long": lambda rng, n: np.append(rng.random(n - 1), 1e6),
-    "equal": lambda rng, n: np.full(n, rng.random()),
     "cloud": lambda rng, n: persistence_bars(rng.normal(size=(n + 1, 8))),
 }
 
 
 @pytest.mark.parametrize("name", BARCODES)
 def test_selection_equals_its_recursive_form(name):
-    for seed, n in itertools.product(range(12), SIZES):
-        bars = np.random.default_rng((seed, n)).permutation(
-            BARCODES[name](np.random.default_rng((seed, n)), n)
-        )
+    for seed, n in itertools.product(range(6), SIZES):
+        rng = np.random.default_rng((seed, n))
+        bars = rng.permutation(BARCODES[name](rng, n))
         np.testing.assert_array_equal(select_bars(bars), select_bars_recursively(bars))
 
 
-@SETTINGS
-@given(
-    bars=arrays(np.float64, st.integers(0, 40), elements=st.floats(0, 1e3, allow_subnormal=False)),
-    power=st.integers(-20, 20),
-)
-def test_selection_keeps_the_longest_bars_whatever_their_order_and_scale(bars, power):
-    kept = select_bars(bars)
-    positive = np.sort(bars[bars > 0])[::-1]
-    np.testing.assert_array_equal(kept, positive[: len(kept)])
-    assert (len(kept) > 0) == (len(positive) > 0)
-    np.testing.assert_array_equal(select_bars(bars[::-1]), kept)
-    np.testing.assert_array_equal(select_bars(bars * 2.0**power), kept * 2.0**power)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 50])
+@pytest.mark.parametrize("n", [1, 3, 4, 50])
 def test_bars_that_are_equal_up_to_rounding_are_kept_all(n, dtype):
     ulps = np.finfo(dtype).eps * (np.arange(n) % 3)
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(n + 1, n + 1)))[0]
@@ -219,15 +140,6 @@ def test_bars_that_are_equal_up_to_rounding_are_kept_all(n, dtype):
     np.testing.assert_allclose(simplex, math.sqrt(2), rtol=2e-6)
     for bars in (np.full(n, 0.7), 0.7 * (1 + ulps), simplex):
         assert len(select_bars(bars.astype(dtype))) == n
-        assert len(select_bars(torch.tensor(bars.astype(dtype)))) == n
-
-
-def test_nearly_equal_bars_share_out_half_of_what_is_left():
-    for gap in (1e-3, 1e-5, 1e-7, 1e-12):
-        assert _persistence._feature_share(1 - gap) == pytest.approx(0.5 - gap / 6, rel=1e-6)
-    for alpha in (1e-300, 1e-9, 0.3):
-        exact = alpha * (alpha - 1 - math.log(alpha)) / (alpha - 1) ** 2
-        assert _persistence._feature_share(alpha) == pytest.approx(exact, rel=1e-12)
 
 
 def test_bars_of_extreme_ratios_are_selected_without_a_warning():
@@ -240,21 +152,11 @@ def test_selection_of_a_tensor_picks_from_the_tensor():
     np.testing.assert_array_equal(kept.detach(), select_bars(bars.detach().numpy()))
     (gradient,) = torch.autograd.grad(kept.sum(), bars)
     assert torch.equal(gradient, (bars >= kept.min()).to(gradient))
-    single = select_bars(bars.detach().float())
-    assert single.dtype == torch.float32
-    assert isinstance(select_bars([1, 2]), np.ndarray)
+    assert select_bars(bars.detach().float()).dtype == torch.float32
     assert select_bars(torch.zeros(3)).shape == (0,)
 
 
 # Persistent entropy.
-
-
-def test_entropy_of_equal_bars_is_the_log_of_their_number():
-    for n in (1, 2, 7, 100):
-        assert persistent_entropy(np.full(n, 0.3)) == pytest.approx(math.log(n), abs=1e-14)
-        entropy = persistent_entropy(torch.full((n,), 0.3, dtype=torch.float64))
-        assert entropy.shape == ()
-        assert float(entropy) == pytest.approx(math.log(n), abs=1e-14)
 
 
 @SETTINGS
@@ -266,12 +168,14 @@ def test_entropy_is_bounded_and_free_of_scale_zeros_and_order(bars, factor):
     entropy = persistent_entropy(bars)
     assert isinstance(entropy, float)
     assert -1e-12 <= entropy <= math.log(len(bars)) + 1e-12
+    assert persistent_entropy(0 * bars + factor) == pytest.approx(math.log(len(bars)), abs=1e-12)
     shares = bars / bars.sum()
     assert entropy == pytest.approx(-(shares * np.log(shares)).sum(), abs=1e-12)
     for other in (factor * bars, bars[::-1], np.append(bars, [0.0, 0.0])):
         assert persistent_entropy(other) == pytest.approx(entropy, abs=1e-12)
-        tensor = torch.tensor(other.copy())
-        assert float(persistent_entropy(tensor)) == pytest.approx(entropy, abs=1e-12)
+        tensor = persistent_entropy(torch.tensor(other.copy()))
+        assert tensor.shape == ()
+        assert float(tensor) == pytest.approx(entropy, abs=1e-12)
 
 
 def test_no_bars_have_no_entropy_and_no_gradient():
@@ -281,48 +185,25 @@ def test_no_bars_have_no_entropy_and_no_gradient():
         entropy = persistent_entropy(tensor)
         assert float(entropy.detach()) == 0
         assert not torch.autograd.grad(entropy, tensor)[0].any()
-    assert persistent_entropy(persistence_bars([[1.0, 2.0]])) == 0
-
-
-def test_gradients_stay_finite_where_shares_underflow():
-    bars = torch.tensor([1e20, 1e-30, 1.0], requires_grad=True)
-    (gradient,) = torch.autograd.grad(persistent_entropy(bars), bars)
-    assert gradient.isfinite().all()
 
 
 # Bad input.
 
 
-@pytest.mark.parametrize("kind", [np.array, torch.tensor])
 @pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        ([1.0, 2.0], r"X has shape \(2,\)"),
-        ([[[1.0]]], r"X has shape \(1, 1, 1\)"),
-        ([[], []], r"X has shape \(2, 0\)"),
-        ([[1.0, 2.0], [math.nan, 0.0], [1.0, 3.0]], "X is not finite"),
-        ([[1.0, 2.0], [3.0, 0.0], [math.inf, 3.0]], "X is not finite"),
-        ([[math.inf, 2.0], [3.0, 0.0], [-math.inf, 3.0], [0.0, 0.0]], "X is not finite"),
-    ],
+    "X", [[1.0, 2.0], [[], []], [[math.nan], [0.0], [1.0]], [[math.inf], [3.0], [-math.inf], [0.0]]]
 )
-def test_bad_points_are_refused(kind, X, message, monkeypatch):
+def test_bad_points_are_refused_on_both_routes(X, monkeypatch):
     for _ in range(2):
-        with pytest.raises(ValueError, match=message):
-            persistence_bars(kind(X))
+        for kind in (np.array, torch.tensor):
+            with pytest.raises(ValueError, match="X"):
+                persistence_bars(kind(X))
         by_rows(monkeypatch)
 
 
 @pytest.mark.parametrize("function", [select_bars, persistent_entropy])
-@pytest.mark.parametrize("kind", [np.array, torch.tensor])
-@pytest.mark.parametrize(
-    ("bars", "message"),
-    [
-        ([[1.0, 2.0]], r"bars has shape \(1, 2\)"),
-        ([1.0, -2.0], "negative"),
-        ([1.0, math.nan, 2.0], "NaN"),
-        ([1.0, math.inf], "infinity"),
-    ],
-)
-def test_bad_bars_are_refused(function, kind, bars, message):
-    with pytest.raises(ValueError, match=message):
-        function(kind(bars))
+@pytest.mark.parametrize("bars", [[[1.0, 2.0]], [1.0, -2.0], [1.0, math.nan, 2.0], [1.0, math.inf]])
+def test_bad_bars_are_refused(function, bars):
+    for kind in (np.array, torch.tensor):
+        with pytest.raises(ValueError, match="bars"):
+            function(kind(bars))

@@ -27,17 +27,18 @@ def test_hashes_are_equal_where_rows_are(X):
 @given(hnp.arrays(np.float32, SHAPES, elements=st.floats(-2, 2, width=32)), st.randoms())
 def test_a_hash_depends_on_the_row_alone(X, random):
     order = random.sample(range(len(X)), len(X))
-    hashes = row_hashes(X)
+    hashes, wide = row_hashes(X), row_hashes(X.astype(np.float64))
+    np.testing.assert_array_equal(row_hashes(np.where(X == 0, -X, X)), hashes)  # -0.0 and 0.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_chunks, "_HASHED", random.randrange(1, 40))
-        for kind in (np.asfortranarray, torch.tensor, np.ndarray.tolist):
-            own = hashes if kind is not np.ndarray.tolist else row_hashes(X.astype(np.float64))
-            np.testing.assert_array_equal(row_hashes(kind(X[order])), own[order])
+        for kind in (np.asfortranarray, torch.tensor):
+            np.testing.assert_array_equal(row_hashes(kind(X[order])), hashes[order])
+        np.testing.assert_array_equal(row_hashes(X[order].tolist()), wide[order])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
 def test_no_two_of_many_rows_of_small_numbers_or_neighbouring_floats_share_a_hash(dtype):
-    whole = np.stack(np.meshgrid(np.arange(512), np.arange(-256, 256)), -1).reshape(-1, 2)
+    whole = np.stack(np.meshgrid(np.arange(256), np.arange(-128, 128)), -1).reshape(-1, 2)
     rows = whole.astype(dtype)
     if dtype != np.int64:
         close = 1 + np.finfo(dtype).eps * (whole - whole.min() + 1)
@@ -45,13 +46,8 @@ def test_no_two_of_many_rows_of_small_numbers_or_neighbouring_floats_share_a_has
     assert len(np.unique(row_hashes(rows))) == len(rows)
 
 
-def test_the_order_of_the_columns_counts():
-    rows = np.array([[0.0, 1.0], [1.0, 0.0]])
-    assert len(set(row_hashes(rows))) == 2
-
-
 def test_hashing_needs_little_memory():
-    X = np.ones((40_000, 64), np.float32)
+    X = np.ones((20_000, 64), np.float32)
     tracemalloc.start()
     row_hashes(X)
     assert tracemalloc.get_traced_memory()[1] < X.nbytes / 8

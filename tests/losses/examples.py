@@ -1,13 +1,12 @@
 """Points for the penalties, and a penalty's value with its gradient."""
 
-import numpy as np
 import torch
+
+from tests.geometry import examples
 
 
 def cloud(*shape, seed=0, decay=0.5, dtype=torch.float64):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=shape) * np.arange(1, shape[-1] + 1) ** -decay + rng.normal(size=shape[-1])
-    return torch.tensor(X, dtype=dtype)
+    return torch.tensor(examples.cloud(*shape, seed=seed, decay=decay), dtype=dtype)
 
 
 def value_and_gradient(loss, Z, *arguments):

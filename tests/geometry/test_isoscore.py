@@ -1,0 +1,317 @@
+"""IsoScore and IsoScore*: the paper's package, exact values, gradients, invariances and bias."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings, strategies as st
+from hypothesis.extra.numpy import arrays
+from IsoScore import IsoScore as package
+
+from isoadapt import metrics
+from isoadapt.geometry import Moments
+from isoadapt.geometry._isoscore import (
+    FactoredCovariance,
+    SquaredNorm,
+    isoscore_from_covariance,
+    isoscore_star,
+)
+from tests.geometry import examples
+
+SETTINGS = settings(deadline=None, derandomize=True)
+F64 = torch.float64
+CASES = {
+    "n": st.integers(4, 9),
+    "d": st.integers(2, 9),
+    "members": st.sampled_from([(), (3,), (2, 1)]),
+    "prior": st.sampled_from([None, "shared", "each"]),
+    "zeta": st.sampled_from([0.0, 0.2, 1.0]),
+    "bias_corrected": st.booleans(),
+}
+gradcheck = partial(torch.autograd.gradcheck, fast_mode=True)  # of random combinations
+
+
+def cloud(n, d, seed=0, members=(), decay=0.7):
+    return torch.tensor(examples.cloud(*members, n, d, seed=seed, decay=decay))
+
+
+def shrinkage_covariance(d, seed=1, members=()):
+    return torch.stack(
+        [torch.cov(cloud(2 * d + 5, d, seed + i).T) for i in range(math.prod(members))]
+    ).reshape(*members, d, d)
+
+
+def prior_for(kind, d, members):
+    """No shrinkage covariance, one for all members, or one for each."""
+    if kind is None:
+        return None
+    return shrinkage_covariance(d, members=members if kind == "each" else ())
+
+
+def reference(X, prior_cov=None, zeta=0.0, bias_corrected=False):
+    """The closed form, letter by letter: one cloud, the full covariance."""
+    d = X.shape[1]
+    sample = np.cov(X.numpy().T)
+    prior = np.eye(d) if prior_cov is None else prior_cov.numpy()
+    if not bias_corrected:
+        eigenvalues = np.linalg.eigvalsh((1 - zeta) * sample + zeta * prior)
+        return (eigenvalues.sum() ** 2 / (eigenvalues**2).sum() - 1) / (d - 1)
+    S, t1, t2 = np.trace(sample), *examples.over_all_quadruples(X.numpy(), np.arange(len(X)))
+    a, b, c = (1 - zeta) ** 2, 2 * zeta * (1 - zeta), zeta**2
+    trace_square = a * t1 + b * S * np.trace(prior) + c * np.trace(prior) ** 2
+    square = a * t2 + b * (sample * prior).sum() + c * (prior**2).sum()
+    return (np.clip(trace_square / square, 1, d) - 1) / (d - 1)
+
+
+# Values.
+
+
+@SETTINGS
+@given(
+    n=st.integers(3, 60),
+    d=st.sampled_from([2, 3, 16, 100]),
+    zeta=st.sampled_from([0.0, 0.2, 0.5, 1.0]),
+    own_prior=st.booleans(),
+)
+def test_equals_the_papers_package(n, d, zeta, own_prior):
+    X = cloud(n, d, seed=n + d)
+    prior = shrinkage_covariance(d) if own_prior else torch.eye(d, dtype=F64)
+    theirs = float(package.IsoScore_star(X.numpy(), prior, zeta))
+    ours = float(isoscore_star(X, prior if own_prior else None, zeta))
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    shown = metrics.isoscore_star(X, prior.numpy() if own_prior else None, zeta=zeta)
+    assert shown == pytest.approx(ours, abs=1e-12)
+    if not zeta:
+        assert metrics.isoscore(X) == pytest.approx(float(package.IsoScore(X.numpy())), abs=1e-6)
+
+
+@SETTINGS
+@given(**CASES)
+def test_members_equal_a_loop_over_the_formula(n, d, members, prior, zeta, bias_corrected):
+    X, prior_cov = cloud(n, d, members=members), prior_for(prior, d, members)
+    scores = isoscore_star(X, prior_cov, zeta, bias_corrected)
+    assert scores.shape == members
+    for place in np.ndindex(members):
+        own = prior_cov[place] if prior == "each" else prior_cov
+        wanted = reference(X[place], own, zeta, bias_corrected)
+        assert float(scores[place]) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [6, 40])
+def test_covariance_form_equals_points_form(n):
+    X = cloud(n, 15, members=(3,))
+    cov = torch.stack([torch.cov(x.T) for x in X])
+    torch.testing.assert_close(isoscore_from_covariance(cov), isoscore_star(X), rtol=0, atol=1e-12)
+    assert gradcheck(isoscore_from_covariance, cov.requires_grad_())
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 2), (2, 2), (4, 9), (9, 9), (300, 768)])
+def test_k_equal_variances_of_d_score_k_minus_one_over_d_minus_one(k, d):
+    cov = torch.diag((torch.arange(d) < k).to(F64) * 3.7)
+    assert float(isoscore_from_covariance(cov)) == pytest.approx((k - 1) / (d - 1), abs=1e-12)
+    axes = torch.eye(d, dtype=F64)[:k]
+    score = float(isoscore_star(torch.cat([axes, -axes]) + 0.3))
+    assert score == pytest.approx((k - 1) / (d - 1), abs=1e-12)
+
+
+PAPERS_VARIANCES = torch.tensor([10.0, 6.0, 4.0, 4.0] + [1.0] * 764, dtype=F64)
+
+
+def test_the_papers_diagonal():
+    score = float(isoscore_from_covariance(torch.diag(PAPERS_VARIANCES)))
+    assert score == pytest.approx(0.8673388879, abs=1e-10)
+
+
+# Degenerate clouds.
+
+
+@pytest.mark.parametrize("n", [5, 60])
+def test_rank_one_scores_zero_and_never_less(n):
+    for seed in range(20):
+        X = cloud(n, 1, seed) * cloud(1, 20, seed)
+        assert float(isoscore_star(X)) == pytest.approx(0, abs=1e-14)
+        assert 0 <= metrics.isoscore(X) < 1e-14
+        score = float(isoscore_star(X, bias_corrected=True))
+        assert 0 <= score < 1e-14
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_corrected_score_of_a_regular_simplex_is_one(dtype):
+    # All n-1 eigenvalues are equal, so the estimate of ‖Σ‖² is zero but for rounding.
+    for n in (4, 5, 6, 7, 10, 12, 33, 50):
+        X = torch.eye(n, dtype=dtype)
+        assert float(isoscore_star(X, bias_corrected=True)) == 1
+        assert metrics.isoscore(X, bias_corrected=True) == 1
+
+
+def test_all_rows_equal_but_one_have_a_corrected_score_of_zero():
+    for dtype in (torch.float32, F64):
+        X = torch.full((9, 5), 0.3, dtype=dtype)
+        X[4] = torch.arange(5)
+        assert metrics.isoscore(Moments().update(X), bias_corrected=True) == 0
+        score = isoscore_star(X.requires_grad_(), bias_corrected=True)
+        assert float(score.detach()) == 0
+        assert not torch.autograd.grad(score, X)[0].any()
+
+
+def test_a_clamped_score_has_zero_gradient():
+    axes = torch.eye(4, dtype=F64)
+    X = torch.cat([axes, -axes]).requires_grad_()
+    score = isoscore_star(X, bias_corrected=True)
+    assert float(score.detach()) == 1
+    assert not torch.autograd.grad(score, X)[0].any()
+
+
+# Gradients.
+
+
+@SETTINGS
+@given(**CASES)
+def test_gradcheck_for_points_and_shrinkage_covariance(n, d, members, prior, zeta, bias_corrected):
+    X, prior_cov = cloud(n, d, members=members, decay=2.0), prior_for(prior, d, members)
+    score = isoscore_star(X, prior_cov, zeta, bias_corrected)
+    assume(bool(((score > 1e-3) & (score < 0.999)).all()))  # else the clamp acts
+    inputs = [tensor.requires_grad_() for tensor in (X, prior_cov) if tensor is not None]
+    assert gradcheck(lambda x, c=None: isoscore_star(x, c, zeta, bias_corrected), inputs)
+
+
+@SETTINGS
+@given(
+    **CASES | {"zeta": st.sampled_from([0.3, 1.0])}, rank=st.integers(2, 6), weighted=st.booleans()
+)
+def test_factor_of_the_shrinkage_covariance_in_its_place(
+    n, d, members, prior, zeta, bias_corrected, rank, weighted
+):
+    root_members = members if prior == "each" else ()
+    X = cloud(n, d, members=members, decay=2.0).requires_grad_()
+    root = cloud(d, rank, seed=5, members=root_members).requires_grad_()
+    variances = torch.linspace(0.0, 2.0, rank, dtype=F64) if weighted else None
+    zeta = torch.full(members, zeta, dtype=F64) if members else zeta
+    by_factor = isoscore_star(X, FactoredCovariance(root, variances), zeta, bias_corrected)
+    matrix = (root if variances is None else root * variances) @ root.mT
+    by_matrix = isoscore_star(X, matrix, zeta, bias_corrected)
+    torch.testing.assert_close(by_factor, by_matrix, rtol=1e-12, atol=1e-12)
+    weights = torch.arange(1.0, by_factor.numel() + 1, dtype=F64).reshape(members)
+    gradients = [
+        torch.autograd.grad((score * weights).sum(), (X, root)) for score in (by_factor, by_matrix)
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
+    norm = SquaredNorm.at(cloud(d, rank, seed=6, members=root_members), variances)
+    estimated = partial(FactoredCovariance, variances=variances, squared_norm=norm)
+    assert gradcheck(lambda x, b: isoscore_star(x, estimated(b), zeta, bias_corrected), (X, root))
+
+
+class TestEstimateOfTheSquaredNorm:
+    """With ζ = 1 the score depends on Σ_S = BVBᵀ alone: its ‖Σ_S‖² is tr²/((d-1)·score + 1)."""
+
+    variances = torch.tensor([0.0, 0.5, 1.0, 2.0, 3.0], dtype=F64)
+
+    def squared_norm(self, root):
+        return ((root * self.variances) @ root.mT).square().sum((-2, -1))
+
+    def estimate(self, root, norm):
+        prior = FactoredCovariance(root, self.variances, norm)
+        score = isoscore_star(cloud(4, root.shape[-2], members=root.shape[:-2]), prior, 1.0)
+        trace = (root.square() @ self.variances).sum(-1)
+        return trace.square() / ((root.shape[-2] - 1) * score + 1)
+
+    @pytest.mark.parametrize("d", [3, 8])
+    def test_is_exact_where_it_was_computed_and_homogeneous(self, d):
+        root = cloud(d, 5)
+        norm = SquaredNorm.at(root, self.variances)
+        for scale in (0.5, 1.0, 3.0):
+            estimate = self.estimate(scale * root, norm)
+            torch.testing.assert_close(estimate, scale**4 * self.squared_norm(root))
+
+    def test_is_renewed_for_some_members_only(self):
+        old, new = cloud(4, 5, members=(3,)), cloud(4, 5, seed=1, members=(3,))
+        norm = SquaredNorm.at(old, self.variances)
+        norm.renew([0, 2], new, self.variances)
+        exact = self.squared_norm(new)
+        found = self.estimate(new, norm)
+        torch.testing.assert_close(found[[0, 2]], exact[[0, 2]])
+        assert found[1] < 0.99 * exact[1]
+
+    def test_zero_factor_has_no_norm_and_no_gradient(self):
+        X, root = cloud(5, 6), torch.zeros(6, 5, dtype=F64, requires_grad=True)
+        score = isoscore_star(X, FactoredCovariance(root, self.variances), 0.3)
+        torch.testing.assert_close(score, isoscore_star(X))
+        assert not torch.autograd.grad(score, root)[0].any()
+
+
+@pytest.mark.parametrize(("n", "d", "bias_corrected"), [(4, 6, True), (9, 4, False)])
+def test_members_may_differ_in_zeta(n, d, bias_corrected):
+    X, prior_cov = cloud(n, d, members=(4,)).requires_grad_(), shrinkage_covariance(d)
+    zetas = torch.tensor([0.0, 0.2, 0.7, 1.0], dtype=F64)
+    together = isoscore_star(X, prior_cov, zetas, bias_corrected)
+    for x, zeta, score in zip(X, zetas.tolist(), together, strict=True):
+        torch.testing.assert_close(score, isoscore_star(x, prior_cov, zeta, bias_corrected))
+    assert gradcheck(lambda x: isoscore_star(x, prior_cov, zetas, bias_corrected), X)
+
+
+# Invariances and range.
+
+
+@SETTINGS
+@given(
+    n=st.integers(2, 40),
+    d=st.integers(2, 25),
+    decay=st.floats(0, 3),
+    scale=st.floats(1e-20, 1e20),
+    shift=st.floats(-1e3, 1e3),
+    seed=st.integers(0, 1000),
+)
+def test_rotation_shift_scale_and_order_do_not_matter(n, d, decay, scale, shift, seed):
+    rng, X = np.random.default_rng(seed), cloud(n, d, seed, decay=decay).numpy()
+    turned = X @ np.linalg.qr(rng.normal(size=(d, d)))[0]
+    for bias_corrected in (False, True)[: 1 + (n >= 4)]:
+        score = metrics.isoscore(X, bias_corrected=bias_corrected)
+        for moved in (turned, X + shift * rng.normal(size=d), -scale * X, rng.permutation(X)):
+            again = metrics.isoscore(moved, bias_corrected=bias_corrected)
+            assert again == pytest.approx(score, abs=1e-9)
+
+
+@SETTINGS
+@given(
+    st.tuples(st.integers(4, 9), st.integers(2, 9)).flatmap(
+        lambda shape: arrays(np.float64, shape, elements=st.floats(-1e6, 1e6, width=32))
+    )
+)
+def test_any_cloud_scores_between_zero_and_one(X):
+    assume((X[0] != X).any())
+    n, d = X.shape
+    plain = metrics.isoscore(X)
+    assert 0 <= plain <= 1
+    assert 0 <= metrics.isoscore(Moments().update(X), bias_corrected=True) <= 1
+    assert 0 <= metrics.isoscore_star(X, zeta=0.3) <= 1
+    if n <= d:
+        assert plain <= (n - 2) / (d - 1) + 1e-12  # the plain score's ceiling
+
+
+# Bias.
+
+
+@pytest.mark.parametrize(("heavy_tailed", "decay"), [(False, 0.2), (True, 0.5)])
+def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(heavy_tailed, decay):
+    rng, d, n_draws = np.random.default_rng(0), 96, 30
+    variances = torch.arange(1.0, d + 1, dtype=F64) ** -decay
+    truth = float(isoscore_from_covariance(torch.diag(variances)))
+    for n in (d // 12, d // 4, d, 3 * d):
+        # Whole rows that are wide or narrow are what formulas for Gaussian rows miss most.
+        widths = rng.choice([0.5, 1.75**0.5], size=(n_draws, n, 1)) if heavy_tailed else 1
+        X = torch.tensor(rng.normal(size=(n_draws, n, d)) * widths) * variances.sqrt()
+        plain, corrected = isoscore_star(X), isoscore_star(X, bias_corrected=True)
+        error = float(corrected.mean()) - truth
+        # The ratio has a bias of its own: half a deviation at d/12 rows, a fifth for heavy tails.
+        few = n < d or heavy_tailed
+        assert abs(error) < float(corrected.std()) * (1 if few else 3 / n_draws**0.5), n
+        assert float(plain.mean()) < truth - 3 * float(plain.std()) / n_draws**0.5, n
+        assert n > d // 12 or float(plain.mean()) < 0.6 * truth
+
+
+def test_the_papers_own_example_at_277_rows():
+    X = np.random.default_rng(0).normal(size=(277, 768)) * PAPERS_VARIANCES.sqrt().numpy()
+    assert metrics.isoscore(X) == pytest.approx(0.253, abs=0.01)
+    assert metrics.isoscore(X, bias_corrected=True) == pytest.approx(0.8673, abs=3 * 0.011)
