@@ -3,9 +3,10 @@
 import sys
 
 import torch
+from accelerate.utils import gather_object
 from transformers import TrainingArguments
 
-from isoadapt.finetune import IsotropyTrainer
+from isoadapt.finetune import IsoBNLayer, IsotropyTrainer
 from tests.tiny_models import make_model
 
 
@@ -98,8 +99,18 @@ def penalties_to_distribute():
     }
 
 
+def isobn_batches():
+    """Rows (n, 6) that each of two processes has in the batches of an IsoBNLayer."""
+    rows = torch.randn(102, 6, generator=torch.Generator().manual_seed(0))
+    return rows[:100].split([70, 30]), rows[100:].split(1)
+
+
 if __name__ == "__main__":
-    weights = trained_weights(penalties_to_distribute(), sys.argv[1], batch_size=8)
-    if torch.distributed.get_rank() == 0:
-        torch.save(weights, sys.argv[2])
+    found = trained_weights(penalties_to_distribute(), sys.argv[1], batch_size=8)
+    rank, layer = torch.distributed.get_rank(), IsoBNLayer(6)
+    for parts in isobn_batches():
+        layer(parts[rank])
+    found["isobn"] = gather_object([dict(layer.state_dict())])
+    if rank == 0:
+        torch.save(found, sys.argv[2])
     torch.distributed.destroy_process_group()

@@ -7,7 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer
 
 from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder, Whitening
 from isoadapt.model_selection import AdapterSearchCV
@@ -17,7 +17,7 @@ from tests.tiny_models import WORDS
 RNG = np.random.default_rng(0)
 TEXTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(60)]
 Y = np.arange(60) % 3
-pytestmark = pytest.mark.usefixtures("fixed_penalty")
+pytestmark = pytest.mark.usefixtures("fixed_penalties")
 QUICK = {"max_epochs": 2, "random_state": 0, "validation_fraction": None, "lr": 1e-2}
 
 
@@ -52,28 +52,26 @@ def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, pass
     ("adapter", "grid"),
     [
         (None, {"adapter__random_state": [0]}),
-        (None, {"adapter": [IStarAdapter(**QUICK), IsotropyLayer(**QUICK)]}),
+        (Whitening(), {"adapter": [IStarAdapter(**QUICK), IsotropyLayer(**QUICK)]}),
         (IStarAdapter(**QUICK), {"encoder__pooling": ["mean", "cls"], "adapter__lam": [1]}),
         (IStarAdapter(**QUICK), {"adapter__head": [None, "logistic"]}),
-        (IStarAdapter(**QUICK), {"adapter__head_training": ["frozen", "joint"]}),
     ],
-    ids=["default", "adapters", "encoder", "head", "head_training"],
+    ids=["default", "adapters", "encoder", "head"],
 )
 def test_whatever_is_searched(checkpoint, adapter, grid):
     model = AdaptedEncoder(checkpoint, adapter)
-    if adapter is None and "adapter" not in grid:
+    if adapter is None:
         model.set_params(**{f"adapter__{name}": value for name, value in QUICK.items()})
-    ours, theirs = agree(model, grid, TEXTS, Y, cv=KFold(3), atol=1e-5)
+    ours, theirs = agree(model, grid, TEXTS, Y, cv=KFold(2), atol=1e-5)
     assert type(ours.best_estimator_.pipeline_["adapter"]) is type(
         theirs.best_estimator_.pipeline_["adapter"]
     )
 
 
-@pytest.mark.parametrize("step", [StandardScaler(), FunctionTransformer()])
-def test_any_other_step_in_the_encoders_place_is_refused(checkpoint, step):
+def test_any_other_step_in_the_encoders_place_is_refused(checkpoint):
     pipe = make_pipeline(TransformerEncoder(checkpoint), IStarAdapter(**QUICK))
-    with pytest.raises(ValueError, match="in place of an encoder"):
-        AdapterSearchCV(pipe, {"transformerencoder": [step]}).fit(TEXTS, Y)
+    with pytest.raises(ValueError, match=r"transformerencoder=.* in place of an encoder"):
+        AdapterSearchCV(pipe, {"transformerencoder": [FunctionTransformer()]}).fit(TEXTS, Y)
 
 
 def test_the_checkpoints_head_is_used_if_it_knows_the_labels(checkpoint):
@@ -101,18 +99,19 @@ def test_adapters_without_a_head_of_their_own_are_compared_by_the_checkpoints(ch
     grid = {"adaptedencoder__adapter": [IStarAdapter(**QUICK), Whitening()]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts are encoded in each fold
-        assert_same_results(*both(model, grid, TEXTS, Y, cv=KFold(3)), 1e-5)
+        assert_same_results(*both(model, grid, TEXTS, Y, cv=KFold(2)), 1e-5)
 
 
 def test_weights_reach_the_adapter(checkpoint):
     model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
     weights = {"sample_weight": 1 + np.arange(60) % 2}
-    options = {"scoring": "neg_log_loss", "cv": KFold(3), "atol": 1e-5}
-    agree(model, {"adapter__lam": [1, 2]}, TEXTS, Y, weights, **options)
+    options = {"scoring": "neg_log_loss", "cv": KFold(2), "atol": 1e-5}
+    ours, theirs = agree(model, {"adapter__lam": [1, 2]}, TEXTS, Y, weights, **options)
+    np.testing.assert_allclose(ours.transform(TEXTS), theirs.transform(TEXTS), rtol=1e-5)
 
 
 class Doubled(AdaptedEncoder):
-    """An AdaptedEncoder with a transform of its own."""
+    """Has a transform of its own."""
 
     def transform(self, X):
         return 2 * super().transform(X)
@@ -121,11 +120,11 @@ class Doubled(AdaptedEncoder):
 def test_a_class_with_methods_of_its_own_is_fitted_whole(checkpoint):
     model, grid = Doubled(checkpoint, IStarAdapter(**QUICK)), {"adapter__lam": [1]}
     with pytest.warns(UserWarning, match="AdaptedEncoder"):
-        ours, _ = agree(model, grid, TEXTS, Y, cv=KFold(3), alone=None, atol=1e-5)
+        ours, _ = agree(model, grid, TEXTS, Y, cv=KFold(2), alone=None, atol=1e-5)
     assert type(ours.best_estimator_) is Doubled
 
 
-def test_resumed_from_a_cache(checkpoint, tmp_path, monkeypatch):
+def test_resumed_from_a_cache(checkpoint, tmp_path):
     model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
     searches = [
         AdapterSearchCV(model, {"adapter__lam": [1, 2]}, cv=3, cache=cache)

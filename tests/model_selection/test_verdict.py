@@ -45,7 +45,7 @@ def is_better(row):
     return row["p_holm"] <= 0.05 and row["difference"] > 0 and beyond
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@settings(max_examples=60, deadline=None, database=None, derandomize=True)
 @given(tables())
 def test_sentence_agrees_with_the_table(rows):
     comparison = Comparison(rows, "", {name: name for name in NAMES}, [])
