@@ -11,17 +11,12 @@ from tests.finetune.runs import make_rows, quiet_arguments
 
 _SIZES = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 _SIZES |= {"intermediate_size": 16, "pad_token_id": 1}
-_ENDS = dict.fromkeys(("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id"), 2)
-_SMALL = {"vocab_size": 24, "n_embd": 16, "d_model": 16, "n_layer": 1, "n_head": 2}
-GPT2 = ("GPT2LMHeadModel", "gpt2", {**_SMALL, "n_positions": 16, **_ENDS})
+_GPT2 = {"vocab_size": 24, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+GPT2 = ("GPT2LMHeadModel", "gpt2", _GPT2 | {"bos_token_id": 2, "eos_token_id": 2})
 # class of the model, type of its configuration, changes to that, whether its loss counts labels
 CASES = [
     (*GPT2, True),
     ("BertForMaskedLM", "bert", _SIZES, False),
-    pytest.param("XLNetLMHeadModel", "xlnet", _SMALL, False, marks=pytest.mark.slow),
-    pytest.param(
-        "ModernBertForMaskedLM", "modernbert", _SIZES | _ENDS, True, marks=pytest.mark.slow
-    ),
     pytest.param("LlamaForCausalLM", "llama", _SIZES, True, marks=pytest.mark.slow),
 ]
 

@@ -3,8 +3,6 @@
 import pytest
 
 from isoadapt.adapters import _heads
-from isoadapt.model_selection import compare_adapters
-from tests.model_selection.comparisons import TEST, X, y
 
 
 @pytest.fixture(scope="module")
@@ -15,9 +13,3 @@ def fixed_penalties():
         # All rows in one fold: the others lack a class, so that C is not searched.
         patch.setattr(_heads, "_fit_logistic", lambda *rows: fit(*rows[:3], 0 * rows[3]))
         yield
-
-
-@pytest.fixture(scope="module")
-def plain(fixed_penalties):
-    """A comparison of Whitening, judged on other rows."""
-    return compare_adapters(X, y, "Whitening", **TEST)

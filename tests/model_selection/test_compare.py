@@ -1,4 +1,4 @@
-"""Comparisons of adapters: protocols, uses, controls, and runs that stop."""
+"""Comparisons of adapters: protocols, uses, controls, dependent rows, and runs that stop."""
 
 import json
 import pickle
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import spearmanr
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.decomposition import PCA
 from sklearn.metrics import roc_auc_score
@@ -19,7 +20,6 @@ from isoadapt import (
     IsotropyLayer,
     IStarAdapter,
     LinearHead,
-    LogitPreservingWhitening,
     Whitening,
 )
 from isoadapt.metrics import isoscore, neighbour_overlap, similarity_correlation
@@ -29,20 +29,45 @@ from isoadapt.model_selection._compare._measure import Data
 from isoadapt.model_selection._compare._methods import HEAD_REFIT, Method, make_methods, seeded
 from isoadapt.model_selection._compare._paired_tests import Effect
 from isoadapt.model_selection._compare._table import _hardest
-from tests.model_selection.comparisons import (
-    CV,
-    TEST,
-    X_TEST,
-    Y_TEST,
-    D,
-    X,
-    assert_same_rows,
-    make_rows,
-    row_of,
-    y,
-)
 
 pytestmark = pytest.mark.usefixtures("fixed_penalties")
+D = 6
+
+
+def make_rows(n, seed):
+    """Rows whose first coordinate tells the class, and whose third hides something similar."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, size=n)
+    X = rng.normal(size=(n, D)) * [1, 1, 6, 1, 1, 1]
+    X[:, 0] -= 1.2 * (y - 0.5)
+    return X, y
+
+
+X, y = make_rows(90, 0)
+X_TEST, Y_TEST = make_rows(60, 1)
+TEST = {"X_test": X_TEST, "y_test": Y_TEST, "encoder_saw": True, "random_state": 0}
+CV = {"encoder_saw": False, "cv": 2, "random_state": 0}
+
+
+def row_of(comparison, use, adapter="Whitening"):
+    (row,) = [r for r in comparison.rows if (r["use"], r["adapter"]) == (use, adapter)]
+    return row
+
+
+def assert_same_rows(first, second):
+    """The tables hold the same rows, in any order, but for the seconds."""
+    rows = [
+        {
+            (row["use"], row["adapter"]): {k: v for k, v in row.items() if "seconds" not in k}
+            for row in each.rows
+        }
+        for each in (first, second)
+    ]
+    assert rows[0].keys() == rows[1].keys()
+    for key, row in rows[0].items():
+        assert row == pytest.approx(rows[1][key], nan_ok=True), key
+
+
 HALVES = [(np.arange(45), np.arange(45, 90)), (np.arange(45, 90), np.arange(45))]
 HEAD = LinearHead(np.eye(2, D), [0.0, 0.2], classes=[0, 1])
 CLOSED = ["Whitening", "LogitPreservingWhitening"]
@@ -55,6 +80,12 @@ def make_pairs(n=80):
     B = A + rng.normal(size=(n, D)) * np.linspace(0.1, 3, n)[:, None]
     A[:, 2], B[:, 2] = 6 * rng.normal(size=(2, n))
     return A, B, np.linspace(5, 0, n)
+
+
+@pytest.fixture(scope="module")
+def plain(fixed_penalties):
+    """A comparison of Whitening, judged on other rows."""
+    return compare_adapters(X, y, "Whitening", **TEST)
 
 
 def columns(comparison, *names):
@@ -118,8 +149,6 @@ class TestOtherRows:
                 assert row["difference"] == pytest.approx(row["score"] - base["score"])
                 assert row["difference_low"] <= row["difference"] <= row["difference_high"]
             assert row["ci_low"] <= row["score"] <= row["ci_high"]
-
-    def test_kept_logits_change_no_prediction(self, judged_elsewhere):
         row = row_of(judged_elsewhere, "classify", "LogitPreservingWhitening")
         assert (row["changed_predictions"], row["difference"], row["p_value"]) == (0, 0.0, 1.0)
 
@@ -174,11 +203,6 @@ class TestCrossValidation:
         assert row["score"] > 0.9
         assert (row["p_value"], row["changed_predictions"]) == (1.0, 0)
 
-    def test_order_of_the_adapters_does_not_matter(self):
-        some = ["Whitening", "ClusterIsotropy", "IsoBN"]
-        first = compare_adapters(X, y, some, **TEST)
-        assert_same_rows(first, compare_adapters(X, y, some[::-1], **TEST))
-
 
 class TestWhatTheEncoderSaw:
     def test_unknown(self):
@@ -187,20 +211,11 @@ class TestWhatTheEncoderSaw:
             compare_adapters(X, y, "Whitening", **TEST | {"encoder_saw": None})
         assert caught[0].filename == __file__
 
-    @pytest.mark.parametrize("saw", [True, np.ones(len(X), bool)])
-    def test_seen_rows_are_not_cross_validated(self, saw):
-        with pytest.raises(ValueError, match="Pass X_test and y_test"):
-            compare_adapters(X, y, "Whitening", encoder_saw=saw)
-
     def test_mask_separates_fitted_and_judged_rows(self, plain):
         mask = np.arange(len(X) + len(X_TEST)) < len(X)
         rows, labels = np.r_[X, X_TEST], np.r_[y, Y_TEST]
         masked = compare_adapters(rows, labels, "Whitening", encoder_saw=mask, random_state=0)
         assert_same_rows(masked, plain)
-
-    def test_mask_of_unseen_rows_is_cross_validated(self, crossed):
-        options = {"encoder_saw": np.zeros(len(X), bool), "cv": HALVES, "foreign": X[:9] - 4}
-        assert_same_rows(compare_adapters(X, y, "Whitening", random_state=0, **options), crossed)
 
 
 class TestControls:
@@ -250,9 +265,6 @@ class TestControls:
         assert "'head refit only'" in comparison.verdict("classify")
         assert comparison.best_adapter() is None
 
-    def test_a_new_head_needs_no_refit(self, plain):
-        assert "head refit only" not in [row["adapter"] for row in plain.rows]
-
 
 class Product(TransformerMixin, BaseEstimator):
     """Adds the product of two columns, which a linear head cannot form."""
@@ -264,18 +276,14 @@ class Product(TransformerMixin, BaseEstimator):
         return np.column_stack([X, 3 * X[:, 3] * X[:, 4]])
 
 
-@pytest.mark.parametrize("crossed", [True, False])
-def test_a_planted_gain_is_found(crossed):
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(600, D))
+def test_a_planted_gain_is_found():
+    rows = np.random.default_rng(0).normal(size=(300, D))
     labels = (rows[:, 0] + rows[:, 3] * rows[:, 4] > 0).astype(int)
-    test = TEST | {"X_test": rows[300:], "y_test": labels[300:]}
-    given = (rows, labels) if crossed else (rows[:300], labels[:300])
-    comparison = compare_adapters(*given, {"product": Product()}, **CV if crossed else test)
+    comparison = compare_adapters(rows, labels, {"product": Product()}, **CV)
     row = row_of(comparison, "classify", "product")
     assert row["difference_low"] > 0.05
     assert row["p_holm"] < 0.05
-    assert comparison.best_adapter("classify").transform(rows).shape == (600, D + 1)
+    assert comparison.best_adapter("classify").transform(rows).shape == (300, D + 1)
     assert "product raises the accuracy from" in comparison.verdict("classify")
 
 
@@ -357,19 +365,9 @@ class TestAdapters:
         assert names[3].startswith("Pipeline(")
         assert names[4:] == ["Whitening()", "Whitening() (2)"]
 
-    def test_the_head_replaces_that_of_the_adapters(self):
-        comparison = compare_adapters(X, y, LogitPreservingWhitening(), head=HEAD, **TEST)
-        (adapter,) = comparison.estimators.values()
-        assert adapter.head_ is HEAD
-
     def test_random_states_are_set_where_there_is_none(self):
-        assert (
-            seeded(make_pipeline(PCA(), IStarAdapter()), 7).get_params()[
-                "istaradapter__random_state"
-            ]
-            == 7
-        )
-        assert seeded(IStarAdapter(random_state=3), 7).random_state == 3
+        found = seeded(make_pipeline(PCA(random_state=3), IStarAdapter()), 7).get_params()
+        assert [found[f"{step}__random_state"] for step in ("pca", "istaradapter")] == [3, 7]
 
     @pytest.mark.parametrize("adapters", ["whitenin", [], [Whitening], 3, {"no adapter": PCA()}])
     def test_wrong_adapters(self, adapters):
@@ -395,6 +393,8 @@ class TestAdapters:
         ({"head": "linear"}, "head='linear'"),
         ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "labels unknown"),
         ({"encoder_saw": np.zeros(3)}, "encoder_saw"),
+        ({"encoder_saw": True}, "X_test"),
+        ({"encoder_saw": np.ones(len(X), bool)}, "X_test"),
         ({"cache": "folder"}, "random_state"),
         ({"groups": np.ones((45, 2))}, "groups has shape"),
         ({"groups": [None, *"ab" * 40, *"cdefghijk"]}, "groups contains NaN or None"),
@@ -431,30 +431,137 @@ def test_any_container_of_numbers_is_accepted():
     assert_same_rows(given, compare_adapters(X, y, "Whitening", **arrays))
 
 
+# --- rows, pairs and queries that depend on each other ------------------------------------------
+
+COPIES = np.repeat(np.arange(60), 4)
+NEAR = X_TEST[COPIES] + 1e-9 * np.random.default_rng(2).normal(size=(240, D))
+
+
+class TestRows:
+    @pytest.mark.parametrize(
+        ("rows", "groups"), [(NEAR, COPIES.astype(str)), (X_TEST[COPIES], None)]
+    )
+    def test_copies_count_once(self, plain, rows, groups):
+        """In the tests of labels: the neighbours of a row are its copies."""
+        copied = {"X_test": rows, "y_test": Y_TEST[COPIES], "groups_test": groups}
+        found = row_of(compare_adapters(X, y, "Whitening", **TEST | copied), "classify")
+        expected = row_of(plain, "classify")
+        assert found["n_units"] == expected["n_units"] == 60
+        for name in ("score", "difference", "p_value"):
+            assert found[name] == pytest.approx(expected[name])
+        assert found["ci_low"] == pytest.approx(expected["ci_low"], abs=0.02)
+
+    def test_equal_foreign_rows_count_once(self):
+        foreign = np.repeat(X_TEST[:12] + 3, 5, axis=0)
+        found = compare_adapters(X, y, "Whitening", foreign=foreign, **TEST)
+        assert row_of(found, "outliers")["n_units"] == 60 + 12
+
+    @pytest.mark.parametrize(("n_groups", "warned"), [(9, True), (10, False)])
+    def test_few_groups_are_too_few_for_an_interval(self, n_groups, warned):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            compare_adapters(X, y, "IsoBN", groups_test=np.arange(60) % n_groups, **TEST)
+        assert any("too narrow" in str(each.message) for each in caught) == warned
+
+
+class TestFolds:
+    rng = np.random.default_rng(0)
+    twins = np.repeat(rng.normal(size=(40, 12)), 2, axis=0)
+    labels = np.repeat(rng.integers(0, 2, size=40), 2)
+
+    @pytest.mark.parametrize("noise", [0, 1e-6])
+    def test_equal_rows_and_groups_share_a_fold(self, noise):
+        """Labels are noise: only the twin of a row, which has its label, could tell it."""
+        twins = self.twins + noise * np.random.default_rng(1).normal(size=self.twins.shape)
+        groups = np.repeat(np.arange(40), 2) if noise else None
+        found = compare_adapters(twins, self.labels, "IsoBN", groups=groups, **CV | {"cv": 3})
+        assert row_of(found, "classify", "IsoBN")["score"] < 0.6
+        assert row_of(found, "classify", "IsoBN")["n_units"] == 40
+        assert "grouped splits" in found.protocol
+
+    def test_equal_rows_join_the_groups(self):
+        """Here a row and the first twin of the next one are in one group."""
+        groups = np.roll(np.repeat(np.arange(40), 2), 1)
+        groups[[0, 40, 60]] = 100, 101, 102
+        values = self.labels + self.twins[:, 0]
+        found = compare_adapters(self.twins, values, "IsoBN", head="ridge", groups=groups, **CV)
+        assert row_of(found, "regress", "IsoBN")["n_units"] == 3
+
+
+class TestRowsInBothParts:
+    def test_they_are_not_judged(self, plain):
+        both = {"X_test": np.r_[X_TEST, X[:7]], "y_test": np.r_[Y_TEST, y[:7]]}
+        with pytest.warns(UserWarning, match="7 of the 67 rows to judge on equal rows that are"):
+            found = compare_adapters(X, y, "Whitening", **TEST | both)
+        for use in ("classify", "neighbours"):
+            for name in ("score", "ci_low", "ci_high", "difference", "p_value"):
+                assert row_of(found, use)[name] == row_of(plain, use)[name]
+
+
+class TestPairs:
+    @pytest.mark.parametrize("as_texts", [False, True])
+    def test_pairs_of_one_text(self, as_texts):
+        """They are recognised by equal vectors or by equal texts, in either place of a pair."""
+        names = [f"text {number}" for number in range(60)]
+        vectors = dict(zip(names, np.random.default_rng(5).normal(size=(60, D)), strict=True))
+
+        class Encoder:
+            def transform(self, texts):
+                calls.append(len(texts))
+                return np.stack([vectors[text] for text in texts]) * (1 + 1e-6 * len(calls))
+
+        calls = []
+        left = [names[0]] * 10 + names[11:30]
+        right = [*names[1:11], names[0], *names[31:49]]
+        embedded = [[vectors[text] for text in part] for part in (left, right)]
+        scores = np.arange(29) % 6
+        pairs = (left, right, scores) if as_texts else (*embedded, scores)
+        found = compare_adapters(X, y, "Whitening", **TEST, pairs=pairs, encoder=Encoder())
+        row = row_of(found, "similarity")
+        assert row["n_units"] == 1 + 18
+        assert calls == [58] * as_texts
+        Z, W = (found.estimators["Whitening"].transform(part) for part in embedded)
+        cosines = (Z * W).sum(axis=1) / np.linalg.norm(Z, axis=1) / np.linalg.norm(W, axis=1)
+        assert row["score"] == pytest.approx(spearmanr(cosines, scores).statistic)
+
+    def test_all_pairs_of_one_text_tell_nothing(self):
+        A, B = np.tile(X[0], (20, 1)), X[1:21]
+        found = compare_adapters(X, y, "Whitening", pairs=(A, B, np.arange(20) % 6), **TEST)
+        row = row_of(found, "similarity")
+        assert row["n_units"] == 1
+        assert np.isnan([row["p_value"], row["p_holm"], row["difference_low"]]).all()
+        assert "no adapter is shown to change" in found.verdict("similarity")
+
+
+@pytest.mark.filterwarnings("ignore:12 items in 7 clusters")
+def test_queries_of_the_same_documents_are_one_unit():
+    documents = np.r_[X[:20], X[:5]]  # the last are copies
+    queries = np.r_[X[:8], X[:4]] + 0.1
+    relevant = [0, 1, [2, 3], [3, 2], 4, 5, {6}, 7, 10, 21, [22, 23], 19]
+    search = {"queries": queries, "documents": documents, "relevant": relevant}
+    found = compare_adapters(X, y, "Whitening", **search, **TEST)
+    # 8 to 11 are of the vectors of 0 to 3; 3 and 10 are of the documents of 2, and 9 of 1
+    assert row_of(found, "search")["n_units"] == 12 - 5
+
+
 class TestComparison:
-    def test_frame(self, judged_elsewhere):
+    def test_frame_pickle_and_json(self, judged_elsewhere):
         frame = judged_elsewhere.to_frame()
         start = ["use", "adapter", "score", "ci_low", "ci_high", "difference", "p_value", "p_holm"]
         assert list(frame.columns[:8]) == start
-        assert {"isoscore", "isoscore_corrected", "ev1", "fit_seconds"} <= {*frame.columns}
         assert len(frame) == len(judged_elsewhere.rows) == 5 * 4
-
-    def test_pickle_and_json(self, judged_elsewhere):
         again = pickle.loads(pickle.dumps(judged_elsewhere))
         assert_same_rows(again, judged_elsewhere)
-        assert str(again) == str(judged_elsewhere)
         figures = json.loads(json.dumps(judged_elsewhere.to_dict(), allow_nan=False))
         assert figures["verdict"]["similarity"] == judged_elsewhere.verdict("similarity")
 
     def test_display(self, judged_elsewhere):
-        lines = repr(judged_elsewhere).splitlines()
-        assert judged_elsewhere.verdict() in repr(judged_elsewhere).replace("\n  ", " ")
-        assert max(map(len, lines)) <= 100
-        for name in ("no adapter", "head refit only", *CLOSED):
-            assert sum(line.startswith(name + "  ") for line in lines) == 7
+        shown = repr(judged_elsewhere)
+        assert judged_elsewhere.verdict() in shown.replace("\n  ", " ")
+        assert max(map(len, shown.splitlines())) <= 100
         rows = [row | {"adapter": f"<{row['adapter']}>"} for row in judged_elsewhere.rows]
         page = Comparison(rows, "", {}, [])._repr_html_()
-        assert page.count("<table>") == page.count("</table>") == 7
+        assert page.count("<table>") == 7
         assert "<Whitening>" not in page
 
     def test_unknown_use(self, judged_elsewhere):
