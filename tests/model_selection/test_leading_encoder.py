@@ -1,7 +1,5 @@
 """AdapterSearchCV of texts: encoded once, trained together, with the scores of GridSearchCV."""
 
-import warnings
-
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -11,7 +9,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder, Whitening
 from isoadapt.model_selection import AdapterSearchCV
-from tests.model_selection.searches import agree, assert_same_results, both
+from tests.model_selection.searches import agree, assert_same_results
 from tests.tiny_models import WORDS
 
 RNG = np.random.default_rng(0)
@@ -71,14 +69,6 @@ def test_a_checkpoint_that_does_not_know_the_labels_is_told_once(checkpoint):
         ours = AdapterSearchCV(model, {"adapter__lam": [1, 2]}, cv=KFold(2)).fit(TEXTS, Y + 5)
     assert [each.filename for each in caught] == [__file__]
     assert ours.best_estimator_.classes_.tolist() == [5, 6, 7]
-
-
-def test_adapters_without_a_head_of_their_own_are_compared_by_the_checkpoints(checkpoint):
-    model = make_pipeline(AdaptedEncoder(checkpoint))
-    grid = {"adaptedencoder__adapter": [IStarAdapter(**QUICK), Whitening()]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # texts are encoded in each fold
-        assert_same_results(*both(model, grid, TEXTS, Y, cv=KFold(2)), 1e-5)
 
 
 class Centred(TransformerEncoder):

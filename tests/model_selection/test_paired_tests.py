@@ -177,9 +177,10 @@ class TestBootstrap:
 
     def test_outliers_are_tested_by_welch(self):
         """Differences that are drawn anew in each stratum have the variance of their sum."""
+        rng = np.random.default_rng(1)
         inside, outside = rng.normal(size=6), rng.normal(size=3)
-        outside += inside.mean() - outside.mean() + 0.5
-        first = TwoMeans(inside + 0.5, outside)
+        inside, outside = (each - each.mean() + 0.5 for each in (inside, outside))
+        first = TwoMeans(inside, outside)
         p_value = first.p_value(TwoMeans(0 * inside, 0 * outside), Units.rows(6, 3), 0)
         parts = [each.var(ddof=1) / len(each) for each in (inside, outside)]
         degrees = sum(parts) ** 2 / (parts[0] ** 2 / 5 + parts[1] ** 2 / 2)

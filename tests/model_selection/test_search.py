@@ -171,9 +171,9 @@ class TestAgainstGridSearchCV:
     def test_a_step_that_mixes_rows_stays_inside_the_folds(self):
         """Each row depends on the others, although the step needs no fit."""
         centre = FunctionTransformer(lambda X: X - np.median(X, 0))
-        steps = [("first", "passthrough"), ("centre", centre), ("adapter", ADAPTER)]
+        steps = [("centre", centre), ("next", "passthrough"), ("adapter", ADAPTER)]
         scoring = {"scoring": "neg_log_loss", "atol": 1e-5}
-        agree(Pipeline(steps), {"first": ["passthrough", StandardScaler()]}, X, Y, cv=2, **scoring)
+        agree(Pipeline(steps), {"next": ["passthrough", StandardScaler()]}, X, Y, cv=2, **scoring)
 
 
 class Distant(CosRegAdapter):
@@ -301,12 +301,6 @@ class TestInterrupt:
         assert search.best_index_ in (0, 1)
         assert search.predict(X).shape == Y.shape
 
-    def test_comes_through_where_nothing_is_done(self, monkeypatch):
-        search = self.interrupted(monkeypatch, after=2)
-        with pytest.raises(KeyboardInterrupt):
-            search.fit(X, Y)
-        assert not hasattr(search, "cv_results_")
-
     def test_leaves_the_search_as_it_was_if_the_last_fit_is_interrupted(self, monkeypatch):
         search = AdapterSearchCV(ADAPTER, {"zeta": [0.2, 0.8]}, cv=2).fit(X, Y)
         before = dict(vars(search))
@@ -332,11 +326,11 @@ class TestWorkers:
         for thread in set(threading.enumerate()) - before:  # an interrupt leaves them at work
             thread.join(timeout=60)
 
-    @pytest.mark.parametrize(("most", "sizes"), [(18, [9, 9]), (4, [3] * 6)])
+    @pytest.mark.parametrize(("most", "sizes"), [(18, [3, 3, 6, 6]), (4, [3] * 6)])
     def test_each_gets_a_part(self, monkeypatch, plain, most, sizes):
         calls = count_members(monkeypatch, most=most)
         ours = AdapterSearchCV(ADAPTER, GRID, cv=3, n_jobs=2, refit=False).fit(X, Y)
-        assert calls == sizes
+        assert sorted(calls) == sizes  # folds of equal size are trained in one network
         assert_same_results(ours, plain)
 
     @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")

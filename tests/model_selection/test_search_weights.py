@@ -35,7 +35,7 @@ def same(*arguments, **options):
 def test_weighted_candidates_are_trained_together(monkeypatch):
     """In blocks, for each of which the embeddings of a fold are taken anew."""
     count_members(monkeypatch, most=2)
-    options = {"scoring": "neg_log_loss", "cv": 3}
+    options = {"scoring": "neg_log_loss", "cv": 2}
     adapter = CosRegAdapter(lr=1e-2, **QUICK)
     ours = same(adapter, {"lam": LAMS}, X, Y, {"sample_weight": COUNTS}, **options)
     plain = AdapterSearchCV(adapter, {"lam": LAMS}, refit=False, **options).fit(X, Y)
@@ -45,7 +45,7 @@ def test_weighted_candidates_are_trained_together(monkeypatch):
 
 def test_step_parameters_of_a_pipeline():
     given = {"istaradapter__sample_weight": COUNTS, "istaradapter__groups": GROUPS}
-    options = {"cv": 3, "scoring": "neg_log_loss"}
+    options = {"cv": 2, "scoring": "neg_log_loss"}
     ours = same(PIPE, {"istaradapter__lam": LAMS}, X, Y, given, **options)
     rows = StandardScaler().fit_transform(X)
     lam = ours.best_params_["istaradapter__lam"]
@@ -68,7 +68,7 @@ def test_requested_weights_and_groups(in_pipeline):
             # In scikit-learn 1.7 a pipeline's score has a sample_weight of its own to request.
             estimator.set_score_request(sample_weight=True)
         n_jobs = 2 if in_pipeline else None
-        same(estimator, grid, X, Y, given, cv=GroupKFold(3), n_jobs=n_jobs)
+        same(estimator, grid, X, Y, given, cv=GroupKFold(2), n_jobs=n_jobs)
 
 
 def test_parameters_of_other_steps_are_fitted_one_at_a_time():
