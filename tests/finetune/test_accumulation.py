@@ -7,7 +7,7 @@ from transformers import AutoConfig, Trainer
 
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.losses import CosRegLoss
-from tests.finetune.runs import make_rows, quiet_arguments
+from tests.finetune.runs import make_rows, make_trainer, quiet_arguments
 
 _SIZES = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 _SIZES |= {"intermediate_size": 16, "pad_token_id": 1}
@@ -77,3 +77,13 @@ def test_a_first_batch_without_labels_does_not_decide(tmp_path):
     theirs = train(Trainer, make_language_model(*GPT2), rows, tmp_path)
     ours = train(IsotropyTrainer, make_language_model(*GPT2), rows, tmp_path)
     assert_same_training(ours, theirs)
+
+
+def test_the_penalty_is_divided_by_the_parts_as_the_task_loss_is(tmp_path):
+    arguments = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    model, rows = make_language_model(*GPT2), language_rows(8)
+    trainer = make_trainer(model, rows, tmp_path, CosRegLoss(), arguments, lam=2.0, where="last")
+    trainer.train()
+    first, *_ = trainer.state.log_history
+    expected = first["task_loss"] + 2 * first["penalty"]
+    assert first["loss"] == pytest.approx(expected, rel=1e-4)

@@ -90,7 +90,8 @@ def test_members_that_stopped_early_stay_stopped(tmp_path, epochs, monkeypatch):
     keep, kept = AdapterNet.keep, []
     monkeypatch.setattr(AdapterNet, "keep", lambda net, left: (kept.append(left), keep(net, left)))
     options = {"patience": 2, "lr": 0.3, "lr_schedule": "constant", "ridge": 0.0, "random_state": 0}
-    options = {"estimator": IStarAdapter(max_epochs=12, **options), "grid": {"lam": [-3, 1, 5]}}
+    adapter = IStarAdapter(max_epochs=12, **options)
+    options = {"estimator": adapter, "grid": {"lam": [-3, 1, 5]}, "cv": 3}
     whole = search(**options)
     assert kept
     interrupt(tmp_path, epochs, epochs.count - 1, **options)
