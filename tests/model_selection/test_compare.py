@@ -430,6 +430,13 @@ class TestFolds:
     twins = np.repeat(rng.normal(size=(40, 12)), 2, axis=0)
     labels = np.repeat(rng.integers(0, 2, size=40), 2)
 
+    @pytest.mark.parametrize("task", ["classify", "regress"])
+    def test_rows_of_a_cluster_are_never_in_both_parts(self, task):
+        clusters = np.repeat(np.arange(40), 2)
+        data = Data(self.twins, self.labels, task, clusters)
+        for split in make_plan(data, 80, cv=3, encoder_saw=False, seed=0).splits[:-1]:
+            assert not np.intersect1d(clusters[split.train], clusters[split.test]).size
+
     @pytest.mark.parametrize("noise", [0, 1e-6])
     def test_equal_rows_and_groups_share_a_fold(self, noise):
         """Labels are noise: only the twin of a row, which has its label, could tell it."""
