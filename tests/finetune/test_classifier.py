@@ -133,7 +133,8 @@ def test_the_seed_decides_and_global_generators_stay_as_they_are(base, tuned, tm
     assert same(weights(again), weights(tuned))
     other = QUICK | {"random_state": 4}
     other = finetune_text_classifier(base, *SOME, tmp_path / "other", **other)
-    assert not same(weights(other), weights(tuned))
+    heads = [weights(folder)["classifier.weight"] for folder in (other, tuned)]
+    assert (heads[0] - heads[1]).abs().max() > 1e-2  # more than two steps of training change
 
 
 def test_a_penalty_changes_the_training_in_the_direction_of_its_weight(base, tmp_path):
