@@ -1,8 +1,7 @@
-"""Small runs of IsotropyTrainer, and one that torchrun starts in several processes."""
-
-import sys
+"""Small runs of IsotropyTrainer."""
 
 import torch
+from torch.utils.data import Dataset, IterableDataset
 from transformers import TrainingArguments
 
 from isoadapt.finetune import IsotropyTrainer
@@ -24,6 +23,29 @@ def make_rows(n, seed=0, length=12):
             }
         )
     return rows
+
+
+class Items(Dataset):
+    """A dataset of torch, which says how long it is and does not end by itself."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i % len(self.items)]
+
+
+class Stream(IterableDataset):
+    """A stream of items, which does not say how long it is."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
 
 
 def plain_model(architecture="bert", kind="AutoModelForSequenceClassification", **changes):
@@ -84,22 +106,3 @@ def trained_weights(penalties, folder, batch_size):
         keys = ("task_loss", "penalty", "isoscore_star", "anisotropy1")
         found[name]["log"] = torch.tensor([[entry[key] for key in keys] for entry in log])
     return found
-
-
-def penalties_to_distribute():
-    """Penalties of every kind of place, each with what else the trainer is told."""
-    from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss
-
-    return {
-        "istar": (IsoScoreLoss(0.3, "linear"), {"where": "all", "lam": -1.0}),
-        "balanced": (IsoScoreLoss(), {"where": "last", "balance": "ema"}),
-        "entropy": (PersistentEntropyLoss(), {"where": "head_input"}),
-        "cosreg": (CosRegLoss(), {"where": [1]}),
-    }
-
-
-if __name__ == "__main__":
-    weights = trained_weights(penalties_to_distribute(), sys.argv[1], batch_size=8)
-    if torch.distributed.get_rank() == 0:
-        torch.save(weights, sys.argv[2])
-    torch.distributed.destroy_process_group()

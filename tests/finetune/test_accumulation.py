@@ -7,38 +7,17 @@ from transformers import AutoConfig, Trainer
 
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.losses import CosRegLoss
-from tests.finetune.runs import make_rows, quiet_arguments
+from tests.finetune.runs import make_rows, make_trainer, quiet_arguments
 
-_SIZES = {
-    "vocab_size": 24,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "pad_token_id": 1,
-}
-_GPT = {"vocab_size": 24, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
-# class of the model, type of its configuration, changes to that
-LOSSES_THAT_COUNT_LABELS = [
-    ("GPT2LMHeadModel", "gpt2", {**_GPT, "bos_token_id": 2, "eos_token_id": 2}),
-    ("OpenAIGPTLMHeadModel", "openai-gpt", _GPT),
-    ("CTRLLMHeadModel", "ctrl", {**_GPT, "dff": 16}),
-    ("BertLMHeadModel", "bert", {**_SIZES, "is_decoder": True}),
-    ("LlamaForCausalLM", "llama", _SIZES),
-    (
-        "ModernBertForMaskedLM",
-        "modernbert",
-        _SIZES | dict.fromkeys(("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id"), 2),
-    ),
-]
-LOSSES_THAT_DO_NOT = [
-    ("XLNetLMHeadModel", "xlnet", {"vocab_size": 24, "d_model": 16, "n_layer": 1, "n_head": 2}),
-    ("BertForMaskedLM", "bert", _SIZES),
-    (
-        "BartForCausalLM",
-        "bart",
-        {"vocab_size": 24, "d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2},
-    ),
+_SIZES = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+_SIZES |= {"intermediate_size": 16, "pad_token_id": 1}
+_GPT2 = {"vocab_size": 24, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+GPT2 = ("GPT2LMHeadModel", "gpt2", _GPT2 | {"bos_token_id": 2, "eos_token_id": 2})
+# class of the model, type of its configuration, changes to that, whether its loss counts labels
+CASES = [
+    (*GPT2, True),
+    ("BertForMaskedLM", "bert", _SIZES, False),
+    pytest.param("LlamaForCausalLM", "llama", _SIZES, True, marks=pytest.mark.slow),
 ]
 
 
@@ -62,9 +41,9 @@ def language_rows(n):
     return rows
 
 
-def train(trainer_class, model, rows, folder, parts=3, **options):
+def train(trainer_class, model, rows, folder, **options):
     """Logged losses and trained weights: steps of three parts each, and one of the remainder."""
-    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": parts}
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}
     settings |= {"num_train_epochs": 2, "learning_rate": 0.05, "optim": "sgd", "max_grad_norm": 0.0}
     settings |= {"lr_scheduler_type": "constant", "train_sampling_strategy": "sequential"}
     args = quiet_arguments(folder, **settings)
@@ -79,17 +58,15 @@ def assert_same_training(ours, theirs):
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "case", [*LOSSES_THAT_COUNT_LABELS, *LOSSES_THAT_DO_NOT], ids=lambda case: case[0]
-)
-def test_the_loss_is_that_of_the_plain_trainer(case, tmp_path):
+@pytest.mark.parametrize(("name", "model_type", "settings", "counts_labels"), CASES)
+def test_the_loss_is_that_of_the_plain_trainer(name, model_type, settings, counts_labels, tmp_path):
     """A loss that is not divided by the labels of the step: of one that knows it for a mean."""
-    rows, model = language_rows(10), make_language_model(*case)
-    if case in LOSSES_THAT_DO_NOT:
-        model.accepts_loss_kwargs = False
-    theirs = train(Trainer, model, rows, tmp_path)
+    models = [make_language_model(name, model_type, settings) for _ in range(2)]
+    if not counts_labels:
+        models[0].accepts_loss_kwargs = False
+    theirs = train(Trainer, models[0], language_rows(10), tmp_path)
     options = {"penalty": CosRegLoss(), "lam": 0.0, "where": "last"}
-    ours = train(IsotropyTrainer, make_language_model(*case), rows, tmp_path, **options)
+    ours = train(IsotropyTrainer, models[1], language_rows(10), tmp_path, **options)
     assert_same_training(ours, theirs)
 
 
@@ -97,7 +74,16 @@ def test_a_first_batch_without_labels_does_not_decide(tmp_path):
     rows = language_rows(8)
     for row in rows[:2]:
         row["labels"] = [-100] * len(row["labels"])
-    case = LOSSES_THAT_COUNT_LABELS[0]
-    theirs = train(Trainer, make_language_model(*case), rows, tmp_path)
-    ours = train(IsotropyTrainer, make_language_model(*case), rows, tmp_path)
+    theirs = train(Trainer, make_language_model(*GPT2), rows, tmp_path)
+    ours = train(IsotropyTrainer, make_language_model(*GPT2), rows, tmp_path)
     assert_same_training(ours, theirs)
+
+
+def test_the_penalty_is_divided_by_the_parts_as_the_task_loss_is(tmp_path):
+    arguments = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    model, rows = make_language_model(*GPT2), language_rows(8)
+    trainer = make_trainer(model, rows, tmp_path, CosRegLoss(), arguments, lam=2.0, where="last")
+    trainer.train()
+    first, *_ = trainer.state.log_history
+    expected = first["task_loss"] + 2 * first["penalty"]
+    assert first["loss"] == pytest.approx(expected, rel=1e-4)

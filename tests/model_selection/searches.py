@@ -3,7 +3,9 @@
 import numpy as np
 from sklearn.model_selection import GridSearchCV
 
+from isoadapt.adapters import _together
 from isoadapt.model_selection import AdapterSearchCV
+from isoadapt.model_selection._search import _evaluation
 
 
 def both(estimator, grid, X, y, given=None, **options):
@@ -30,3 +32,19 @@ def agree(estimator, grid, X, y, given=None, *, atol=3e-3, alone=(), **options):
     assert_same_results(ours, theirs, atol)
     assert alone is None or list(ours.unbatched_.values()) == [*alone]
     return ours, theirs
+
+
+def count_members(monkeypatch, most=None, folds=9, memory=None):
+    """Note how many members each network has: at most `most`, more than `memory` do not fit."""
+    calls, fit_members = [], _together.fit_members
+
+    def counted(adapters, *arguments):
+        calls.append(len(adapters))
+        if memory is not None and len(adapters) > memory:
+            raise MemoryError
+        return fit_members(adapters, *arguments)
+
+    monkeypatch.setattr(_together, "fit_members", counted)
+    if most is not None:
+        monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (most, folds))
+    return calls

@@ -5,19 +5,22 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, spearmanr
+from scipy.stats import binomtest, spearmanr, t as student_t
 from sklearn.metrics import r2_score, roc_auc_score
 
 from isoadapt.model_selection._compare._measure import placements, same_class_shares
 from isoadapt.model_selection._compare._paired_tests import (
     BootstrapUse,
     Determination,
+    LinkedUse,
     Mean,
     RankCorrelation,
     TwoMeans,
     Units,
+    bootstrap_effect,
     corrected_t,
     holm,
+    joined,
     sign_flip_p,
 )
 
@@ -34,54 +37,27 @@ class TestCorrectedT:
         assert effect.p_value == pytest.approx(2 * tail)
         assert effect.low == pytest.approx(0.02 - 3.1824463 * 0.02 / t)
 
-    def test_interval_excludes_zero_exactly_if_p_is_below_the_level(self):
-        for _ in range(200):
-            effect = corrected_t(rng.normal(0.5, 1.0, size=15), ratio=0.25)
-            assert (effect.p_value < 0.05) == (effect.low > 0 or effect.high < 0)
-
-    def test_no_difference(self):
-        assert corrected_t(np.full(15, 1e-15), 0.25) == (0.0, 0.0, 0.0, 1.0)
+    def test_a_negative_difference_is_as_significant(self):
+        values = np.array([0.02, 0.01, 0.03, 0.02])
+        up, down = corrected_t(values, 0.25), corrected_t(-values, 0.25)
+        assert down == pytest.approx((-up.estimate, -up.high, -up.low, up.p_value))
 
     def test_equal_differences_are_no_evidence(self):
+        assert corrected_t(np.full(15, 1e-15), 0.25) == (0.0, 0.0, 0.0, 1.0)
         assert corrected_t(np.full(2, 0.01), 0.25).p_value == 1.0
-
-    def test_few_false_positives_in_repeated_cross_validation(self):
-        """Nearest centroids of two subsets of noise: no difference in truth."""
-        found = [_cross_validated_p(np.random.default_rng(seed)) <= 0.05 for seed in range(300)]
-        assert binomtest(sum(found), 300, 0.05, "greater").pvalue > 0.001
-
-
-def _cross_validated_p(generator):
-    X, y = generator.normal(size=(100, 6)), generator.integers(0, 2, size=100)
-    steps = []
-    for _ in range(3):
-        order = generator.permutation(100)
-        for test in np.array_split(order, 5):
-            train = np.setdiff1d(order, test)
-            right = [_centroid_accuracy(X[:, part], y, train, test) for part in ([0, 1], [2, 3])]
-            steps.append(right[1] - right[0])
-    return corrected_t(np.array(steps), 0.25).p_value
-
-
-def _centroid_accuracy(X, y, train, test):
-    centres = [X[train][y[train] == label].mean(axis=0) for label in (0, 1)]
-    distances = [np.linalg.norm(X[test] - centre, axis=1) for centre in centres]
-    return np.mean((distances[1] < distances[0]) == y[test])
 
 
 class TestHolm:
     def test_hand_example(self):
         assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+        assert holm([0.9, 0.8]) == [1.0, 1.0]
 
     def test_undefined_values_are_no_part_of_the_family(self):
-        adjusted = holm([math.nan, 0.02, 0.5])
-        assert math.isnan(adjusted[0])
-        assert adjusted[1:] == pytest.approx([0.04, 0.5])
-        assert holm([0.9, 0.8]) == [1.0, 1.0]
+        assert holm([math.nan, 0.02, 0.5]) == pytest.approx([math.nan, 0.04, 0.5], nan_ok=True)
 
 
 class TestSignFlips:
-    @pytest.mark.parametrize(("up", "down"), [(4, 0), (9, 3), (300, 250), (0, 1)])
+    @pytest.mark.parametrize(("up", "down"), [(4, 0), (9, 3), (300, 250)])
     def test_accuracies_are_compared_by_the_exact_mcnemar_test(self, up, down):
         steps = np.concatenate([np.ones(up), -np.ones(down), np.zeros(50)])
         expected = binomtest(up, up + down, 0.5).pvalue
@@ -91,24 +67,20 @@ class TestSignFlips:
         steps = np.array([0.5, 0.2, 0.9, -0.1, 0.3, 0.7, 0.4])
         signs = np.array([*itertools.product([-1, 1], repeat=7)])
         expected = np.mean(np.abs(signs @ np.abs(steps)) >= steps.sum() - 1e-12)
-        assert sign_flip_p(steps, 0) == pytest.approx(expected, abs=0.005)
+        for sign in (1, -1):
+            assert sign_flip_p(sign * steps, 0) == pytest.approx(expected, abs=0.005)
 
-    def test_many_differences(self):
-        steps = rng.normal(0.1, 1, size=400)
-        expected = sign_flip_p(steps[:200], 0)
-        signs = rng.integers(0, 2, size=(20_000, 200)) * 2 - 1
-        simulated = np.mean(np.abs(signs @ steps[:200]) >= abs(steps[:200].sum()))
-        assert expected == pytest.approx(simulated, abs=0.02)
-        signs = rng.integers(0, 2, size=(20_000, 400)) * 2 - 1
+    @pytest.mark.parametrize("n", [200, 400])  # by random flips, and by the normal distribution
+    def test_many_differences(self, n):
+        steps = np.random.default_rng(n).normal(0.05, 1, size=n)
+        signs = rng.integers(0, 2, size=(10_000, n)) * 2 - 1
         simulated = np.mean(np.abs(signs @ steps) >= abs(steps.sum()))
         assert sign_flip_p(steps, 0) == pytest.approx(simulated, abs=0.02)
 
-    def test_no_difference(self):
+    def test_extremes(self):
+        """With random flips, the given signs are one more of the equally likely ones."""
+        assert sign_flip_p(rng.uniform(1, 2, size=100), 0) == 1 / 10_000
         assert sign_flip_p(np.full(9, 1e-12), 0) == 1.0
-
-
-def repeated(values, counts):
-    return np.repeat(values, counts.astype(int), axis=0)
 
 
 class TestStatistics:
@@ -118,9 +90,8 @@ class TestStatistics:
         first, second = rng.normal(size=30).round(1), rng.integers(0, 5, size=30).astype(float)
         evidence = RankCorrelation(first, second)
         assert evidence.score() == pytest.approx(spearmanr(first, second).statistic)
-        expected = [
-            spearmanr(repeated(first, row), repeated(second, row)).statistic for row in self.counts
-        ]
+        drawn = [np.repeat(np.arange(30), row.astype(int)) for row in self.counts]
+        expected = [spearmanr(first[rows], second[rows]).statistic for rows in drawn]
         assert evidence.draws(self.counts) == pytest.approx(expected)
 
     def test_determination_of_several_outputs(self):
@@ -134,80 +105,93 @@ class TestStatistics:
         inner, outer = rng.normal(size=20).round(1), rng.normal(0.5, size=10).round(1)
         inside, outside = placements(inner, outer)
         expected = roc_auc_score([0] * 20 + [1] * 10, np.concatenate([inner, outer]))
-        assert inside.mean() == pytest.approx(expected)
-        assert outside.mean() == pytest.approx(expected)
+        assert [inside.mean(), outside.mean()] == pytest.approx([expected] * 2)
 
-    def test_shares_of_neighbours_have_the_mean_of_the_precision(self):
+    def test_rows_share_in_the_precision_as_centres_and_as_neighbours(self):
         Z, y = rng.normal(size=(40, 3)), rng.integers(0, 2, size=40)
         unit = Z / np.linalg.norm(Z, axis=1)[:, None]
-        cosines = unit @ unit.T - 9 * np.eye(40)
-        nearest = np.argsort(-cosines, axis=1)[:, :10]
-        assert same_class_shares(Z, y).mean() == pytest.approx(np.mean(y[nearest] == y[:, None]))
+        nearest = np.argsort(9 * np.eye(40) - unit @ unit.T, axis=1)[:, :10]
+        precision = np.mean(y[nearest] == y[:, None])
+        expected = np.full(40, precision)
+        for centre, neighbour in ((i, j) for i in range(40) for j in nearest[i]):
+            excess = float(y[centre] == y[neighbour]) - precision
+            expected[[centre, neighbour]] += excess / 10
+        assert same_class_shares(Z, y) == pytest.approx(expected)
+        assert expected.mean() == pytest.approx(precision)
 
-    def test_few_false_positives_among_neighbours_of_noise(self):
-        found = 0
-        for seed in range(300):
-            generator = np.random.default_rng(seed)
-            Z, y = generator.normal(size=(2, 60, 4)), generator.integers(0, 2, size=60)
-            shares = [same_class_shares(part, y) for part in Z]
-            found += sign_flip_p(shares[1] - shares[0], seed) <= 0.05
-        assert binomtest(found, 300, 0.05, "greater").pvalue > 0.001
-
-    def test_draws_of_the_area_vary_like_those_of_a_plain_bootstrap(self):
-        inner, outer = rng.normal(size=200), rng.normal(0.8, size=100)
-        units = Units.rows(200, 100)
-        use = BootstrapUse({"a": TwoMeans(*placements(inner, outer))}, units, 0)
-        plain = [
-            placements(rng.choice(inner, 200), rng.choice(outer, 100))[0].mean()
-            for _ in range(2000)
-        ]
-        assert np.std(use.drawn["a"]) == pytest.approx(np.std(plain), rel=0.1)
-        assert use.interval("a").estimate == pytest.approx(np.mean(plain), abs=0.01)
+    def test_area_of_drawn_inliers_and_outliers(self):
+        """Its error is the sum of those of the two means, as in the variance of DeLong."""
+        inside, outside = placements(rng.normal(size=20), rng.normal(0.8, size=10))
+        counts = self.counts[:, :30]
+        found = TwoMeans(inside, outside).draws(counts)
+        parts = [counts[:, :20] @ inside / counts[:, :20].sum(axis=1)]
+        parts += [counts[:, 20:] @ outside / counts[:, 20:].sum(axis=1)]
+        assert found == pytest.approx(sum(parts) - inside.mean())
 
 
 class TestBootstrap:
     def test_interval_of_a_mean_is_that_of_the_normal_distribution(self):
         values = rng.normal(size=400)
-        use = BootstrapUse({"a": Mean(values)}, Units.rows(400), 0)
-        low, high = use.interval("a")[1:3]
+        low, high = BootstrapUse({"a": Mean(values)}, Units.rows(400), 0).interval("a")[1:3]
         half = 1.96 * values.std() / 20
-        assert low == pytest.approx(values.mean() - half, abs=0.01)
-        assert high == pytest.approx(values.mean() + half, abs=0.01)
+        assert [low, high] == pytest.approx([values.mean() - half, values.mean() + half], abs=0.01)
 
-    def test_equal_methods_do_not_differ(self):
-        values = rng.normal(size=(2, 50))
-        same = RankCorrelation(values[0], values[1])
-        use = BootstrapUse({"a": same, "b": same}, Units.rows(50), 0)
-        assert use.difference("a", "b") == (0.0, 0.0, 0.0, 1.0)
+    @pytest.mark.parametrize("draws", [np.full(99, 2.0), np.full(99, -2.0)])
+    def test_p_value_is_twice_the_smaller_share_and_never_zero(self, draws):
+        assert bootstrap_effect(2.0, draws).p_value == 2 / 100
+        draws[:4] *= -1
+        assert bootstrap_effect(2.0, draws).p_value == 2 * 5 / 100
+        assert bootstrap_effect(0.0, 0 * draws).p_value == 1.0
 
-    def test_rows_of_a_group_are_drawn_together(self):
-        groups = np.repeat(np.arange(20), 5)
-        counts = np.concatenate([*Units(groups, (20,)).counts(0, 30)])
-        assert (counts.reshape(30, 20, 5) == counts.reshape(30, 20, 5)[:, :, :1]).all()
-        assert (counts.sum(axis=1) == 100).all()
+    def test_differences_are_paired(self):
+        """What two methods have in common, item by item, does not widen the interval."""
+        common = 9 * rng.normal(size=100)
+        values = {"a": Mean(common + 1 + 0.1 * rng.normal(size=100)), "b": Mean(common)}
+        effect = BootstrapUse(values, Units.rows(100), 0).difference("a", "b")
+        assert 0.9 < effect.low < effect.estimate < effect.high < 1.1
 
-    @pytest.mark.parametrize("sizes", [(60, 1), (60, 3), (60, 20), (4,)])
-    def test_few_false_positives_among_few_outliers_or_rows_of_a_regression(self, sizes):
-        units, found = Units.rows(*sizes), 0
-        for _ in range(100):
-            common = rng.normal(size=(sum(sizes), 1))
-            noisy = {name: common + rng.normal(size=common.shape) for name in "ab"}
-            evidence = {
-                name: TwoMeans(*placements(values[:60, 0], values[60:, 0]))
-                if len(sizes) == 2
-                else Determination(common, values)
-                for name, values in noisy.items()
-            }
-            found += BootstrapUse(evidence, units, 0).difference("a", "b").p_value <= 0.05
-        assert binomtest(found, 100, 0.05, "greater").pvalue > 0.001
+    def test_items_of_a_cluster_are_drawn_together(self):
+        units = Units.clusters(np.repeat(np.arange(20), 5))
+        counts = np.concatenate([*units.counts(0, 30)]).reshape(30, 20, 5)
+        assert (counts == counts[:, :, :1]).all()
+        assert (counts.sum(axis=(1, 2)) == 100).all()
+
+    def test_copies_in_a_cluster_do_not_narrow_the_interval(self):
+        values, copies = rng.normal(size=40), np.repeat(np.arange(40), 5)
+        plain = BootstrapUse({"a": Mean(values)}, Units.rows(40), 0)
+        copied = BootstrapUse({"a": Mean(values[copies])}, Units.clusters(copies), 0)
+        assert copied.interval("a") == pytest.approx(plain.interval("a"))
+
+    def test_strata_keep_their_sizes(self):
+        counts = np.concatenate([*Units.rows(30, 10).counts(0, 20)])
+        assert (counts[:, :30].sum(axis=1) == 30).all()
+        assert (counts[:, 30:].sum(axis=1) == 10).all()
+
+    def test_regressions_are_tested_by_the_gain_of_each_row(self):
+        targets, after, before = rng.normal(size=(3, 20, 2))
+        gains = ((targets - before) ** 2 - (targets - after) ** 2) / targets.var(axis=0)
+        evidence = Determination(targets, after), Determination(targets, before)
+        assert evidence[0].p_value(evidence[1], Units.rows(20), 0) == pytest.approx(
+            sign_flip_p(gains.mean(axis=1), 0)
+        )
+
+    def test_outliers_are_tested_by_welch(self):
+        """Differences that are drawn anew in each stratum have the variance of their sum."""
+        rng = np.random.default_rng(1)
+        inside, outside = rng.normal(size=6), rng.normal(size=3)
+        inside, outside = (each - each.mean() + 0.5 for each in (inside, outside))
+        first = TwoMeans(inside, outside)
+        p_value = first.p_value(TwoMeans(0 * inside, 0 * outside), Units.rows(6, 3), 0)
+        parts = [each.var(ddof=1) / len(each) for each in (inside, outside)]
+        degrees = sum(parts) ** 2 / (parts[0] ** 2 / 5 + parts[1] ** 2 / 2)
+        assert p_value == pytest.approx(
+            2 * student_t.sf(first.score() / sum(parts) ** 0.5, degrees)
+        )
 
     def test_outliers_that_all_move_alike(self):
-        evidence = {
-            "a": TwoMeans(np.ones(60), np.ones(20)),
-            "b": TwoMeans(np.zeros(60), np.zeros(20)),
-        }
-        use = BootstrapUse(evidence, Units.rows(60, 20), 0)
-        assert use.difference("a", "b").p_value == pytest.approx(2 * 0.5**20)
+        evidence = [TwoMeans(np.full(60, area), np.full(20, area)) for area in (1.0, 0.0)]
+        p_value = evidence[0].p_value(evidence[1], Units.rows(60, 20), 0)
+        assert p_value == pytest.approx(2 * 0.5**20)
 
     def test_draws_of_equal_values_are_left_out(self):
         targets = np.array([[5.0], [5.0], *[[0.1]] * 28])
@@ -215,17 +199,31 @@ class TestBootstrap:
         effect = BootstrapUse(evidence, Units.rows(30), 0).interval("a")
         assert -100 < effect.low < effect.estimate < effect.high < 1
 
-    def test_copies_in_a_group_do_not_narrow_the_interval(self):
-        values = rng.normal(size=40)
-        plain = BootstrapUse({"a": Mean(values)}, Units.rows(40), 0).interval("a")
-        copied = BootstrapUse(
-            {"a": Mean(np.repeat(values, 5))},
-            Units(np.repeat(np.arange(40), 5), (40,)),
-            0,
-        ).interval("a")
-        assert copied == pytest.approx(plain)
 
-    def test_strata_keep_their_sizes(self):
-        counts = np.concatenate([*Units.rows(30, 10).counts(0, 20)])
-        assert (counts[:, :30].sum(axis=1) == 30).all()
-        assert (counts[:, 30:].sum(axis=1) == 10).all()
+def test_groups_and_equal_rows_are_joined():
+    groups = np.array([5, 5, 1, 1, 7, 8])
+    hashes = np.array([10, 20, 20, 30, 40, 10])
+    assert joined(groups, hashes).tolist() == [0, 0, 0, 0, 1, 0]
+    assert joined(groups, np.arange(6)).tolist() == [1, 1, 0, 0, 2, 3]
+
+
+class TestLinkedPairs:
+    def test_variance_is_the_sum_over_pairs_that_share_an_end(self):
+        ends = np.array([[0, 1], [0, 2], [2, 0], [3, 3], [3, 4], [5, 6], [7, 7], [8, 9], [8, 9]]).T
+        evidence = RankCorrelation(
+            np.array([5.0, 5, 6, 4, 4, 0, 2, -1, -1]), np.array([5.0, 6, 7, 0, 1, 1, 2, -2, -1])
+        )
+        use = LinkedUse({"a": evidence}, ends)
+        shared = [[bool({*p} & {*q}) for p in ends.T] for q in ends.T]
+        errors = evidence.errors()
+        assert use.n_units == 5  # texts 0 and 3; pairs (5, 6), (7, 7) and (8, 9)
+        variance = errors @ np.array(shared) @ errors * 5 / 4
+        effect = use.interval("a")
+        assert variance > errors @ errors * 5 / 4
+        assert effect.high - effect.estimate == pytest.approx(2.776445 * variance**0.5)
+
+    def test_errors_are_those_of_the_bootstrap(self):
+        scores = rng.integers(0, 6, size=400).astype(float)
+        evidence = RankCorrelation((scores + 2 * rng.normal(size=400)).round(1), scores)
+        use = BootstrapUse({"a": evidence}, Units.rows(400), 0)
+        assert np.linalg.norm(evidence.errors()) == pytest.approx(use.drawn["a"].std(), rel=0.05)

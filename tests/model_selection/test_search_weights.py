@@ -1,34 +1,27 @@
-"""``sample_weight`` and ``groups`` of a fit, passed on by pipelines and searches."""
+"""``sample_weight`` and ``groups`` of a fit, passed on by searches."""
 
 import numpy as np
 import pytest
+from joblib import parallel_config
 from sklearn import config_context
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, make_scorer
-from sklearn.model_selection import GroupKFold, StratifiedKFold, cross_validate
+from sklearn.model_selection import GroupKFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import CosRegAdapter, IStarAdapter, LinearHead
-from isoadapt.adapters import _together
 from isoadapt.model_selection import AdapterSearchCV
-from isoadapt.model_selection._search import _evaluation
-from tests.model_selection.searches import agree
+from tests.model_selection.searches import agree, count_members
 
 X, Y = make_classification(240, 8, n_informative=5, random_state=0)
 COUNTS = np.random.default_rng(0).integers(0, 4, size=240)
 GROUPS = np.random.default_rng(1).integers(0, 40, size=240)
 HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
-QUICK = {"max_epochs": 3, "batch_size": 32, "random_state": 0}
-pytestmark = pytest.mark.usefixtures("fixed_penalty")
+QUICK = {"max_epochs": 2, "batch_size": 32, "random_state": 0}
+PIPE = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
+pytestmark = pytest.mark.usefixtures("fixed_penalties")
 LAMS = [-1, 1, 3]
-
-
-@pytest.fixture
-def routing():
-    with config_context(enable_metadata_routing=True):
-        yield
 
 
 def same(*arguments, **options):
@@ -39,43 +32,32 @@ def same(*arguments, **options):
     return ours
 
 
-class TestPipelines:
-    def test_step_parameters_reach_the_adapter(self):
-        pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
-        pipe.fit(X, Y, istaradapter__sample_weight=COUNTS, istaradapter__groups=GROUPS)
-        rows = StandardScaler().fit_transform(X)
-        alone = IStarAdapter(**QUICK).fit(rows, Y, COUNTS, GROUPS)
-        np.testing.assert_array_equal(pipe.transform(X), alone.transform(rows))
-
-    def test_cross_validate_passes_on_the_rows_of_each_fold(self, routing):
-        adapter = IStarAdapter(**QUICK).set_fit_request(sample_weight=True, groups=True)
-        scorer = make_scorer(accuracy_score).set_score_request(sample_weight=True)
-        cv, given = GroupKFold(3), {"sample_weight": COUNTS, "groups": GROUPS}
-        found = cross_validate(adapter, X, Y, cv=cv, scoring=scorer, params=given)["test_score"]
-        for score, (train, test) in zip(found, cv.split(X, Y, GROUPS), strict=True):
-            fitted = IStarAdapter(**QUICK).fit(X[train], Y[train], COUNTS[train], GROUPS[train])
-            assert score == fitted.score(X[test], Y[test], sample_weight=COUNTS[test])
+def test_weighted_candidates_are_trained_together(monkeypatch):
+    """In blocks, for each of which the embeddings of a fold are taken anew."""
+    count_members(monkeypatch, most=2)
+    options = {"scoring": "neg_log_loss", "cv": 2}
+    adapter = CosRegAdapter(lr=1e-2, **QUICK)
+    ours = same(adapter, {"lam": LAMS}, X, Y, {"sample_weight": COUNTS}, **options)
+    plain = AdapterSearchCV(adapter, {"lam": LAMS}, refit=False, **options).fit(X, Y)
+    difference = plain.cv_results_["mean_test_score"] - ours.cv_results_["mean_test_score"]
+    assert np.abs(difference).min() > 1e-3
 
 
-class TestAdapterSearch:
-    @pytest.mark.parametrize(
-        "adapter", [IStarAdapter(HEAD, lr=1e-2, **QUICK), CosRegAdapter(lr=1e-2, **QUICK)]
-    )
-    def test_trains_weighted_candidates_together(self, adapter):
-        options = {"scoring": "neg_log_loss", "cv": 3}
-        ours = same(adapter, {"lam": LAMS}, X, Y, {"sample_weight": COUNTS}, **options)
-        plain = AdapterSearchCV(adapter, {"lam": LAMS}, **options).fit(X, Y)
-        difference = plain.cv_results_["mean_test_score"] - ours.cv_results_["mean_test_score"]
-        assert np.abs(difference).min() > 1e-3
+def test_step_parameters_of_a_pipeline():
+    given = {"istaradapter__sample_weight": COUNTS, "istaradapter__groups": GROUPS}
+    options = {"cv": 2, "scoring": "neg_log_loss"}
+    ours = same(PIPE, {"istaradapter__lam": LAMS}, X, Y, given, **options)
+    rows = StandardScaler().fit_transform(X)
+    lam = ours.best_params_["istaradapter__lam"]
+    alone = IStarAdapter(lam=lam, **QUICK).fit(rows, Y, COUNTS, GROUPS)
+    np.testing.assert_allclose(ours.transform(X), alone.transform(rows), rtol=1e-6)
 
-    def test_step_parameters_of_a_pipeline(self):
-        pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
-        given = {"istaradapter__sample_weight": COUNTS, "istaradapter__groups": GROUPS}
-        grid = {"istaradapter__lam": LAMS}
-        same(pipe, grid, X, Y, given, cv=3, scoring="neg_log_loss")
 
-    @pytest.mark.parametrize("in_pipeline", [False, True])
-    def test_requested_weights_and_groups(self, routing, in_pipeline):
+@pytest.mark.parametrize("in_pipeline", [False, True])
+def test_requested_weights_and_groups(in_pipeline):
+    """Also in other workers, to which the configuration of scikit-learn is passed on."""
+    given = {"sample_weight": COUNTS, "groups": GROUPS}
+    with config_context(enable_metadata_routing=True), parallel_config("threading"):
         adapter = IStarAdapter(HEAD, **QUICK)
         adapter.set_fit_request(sample_weight=True, groups=True)
         adapter.set_score_request(sample_weight=True)
@@ -85,45 +67,32 @@ class TestAdapterSearch:
             estimator, grid = make_pipeline(scaler, adapter), {"istaradapter__lam": LAMS}
             # In scikit-learn 1.7 a pipeline's score has a sample_weight of its own to request.
             estimator.set_score_request(sample_weight=True)
-        given = {"sample_weight": COUNTS, "groups": GROUPS}
-        same(estimator, grid, X, Y, given, cv=GroupKFold(3))
+        n_jobs = 2 if in_pipeline else None
+        same(estimator, grid, X, Y, given, cv=GroupKFold(2), n_jobs=n_jobs)
 
-    def test_parameters_of_other_steps_are_fitted_one_at_a_time(self):
-        pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
-        weights = {f"{name}__sample_weight": COUNTS for name in ("standardscaler", "istaradapter")}
-        with pytest.warns(UserWarning, match="parameters for other steps than the adapter"):
-            same(pipe, {"istaradapter__lam": LAMS}, X, Y, weights, cv=3, alone=[9])
 
-    @pytest.mark.parametrize("name", ["counts", "istaradapter__counts", "nostep__sample_weight"])
-    def test_parameters_that_fit_does_not_take_are_refused_as_ever(self, name):
-        estimator, grid = IStarAdapter(**QUICK), {"lam": [1]}
-        if "__" in name:
-            estimator, grid = make_pipeline(StandardScaler(), estimator), {"istaradapter__lam": [1]}
-        with (
-            pytest.warns(UserWarning, match="one at a time"),
-            pytest.raises(ValueError, match="fits failed"),
-        ):
-            AdapterSearchCV(estimator, grid, cv=3).fit(X, Y, **{name: COUNTS})
+def test_parameters_of_other_steps_are_fitted_one_at_a_time():
+    weights = {f"{name}__sample_weight": COUNTS for name in ("standardscaler", "istaradapter")}
+    with pytest.warns(UserWarning, match="parameters for other steps than the adapter"):
+        same(PIPE, {"istaradapter__lam": [1]}, X, Y, weights, cv=2, alone=[2])
 
-    def test_folds_with_repeated_rows_side_by_side(self, monkeypatch):
-        """Folds of one size then have different numbers of distinct rows."""
-        monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (100, 9))
-        rows, labels = np.concatenate([X, X[:60]]), np.concatenate([Y, Y[:60]])
-        cv = StratifiedKFold(3, shuffle=True, random_state=0)
-        sizes = {len(np.unique(rows[train], axis=0)) for train, _ in cv.split(rows, labels)}
-        assert len(sizes) > 1
-        calls = []
-        train = _together.fit_members
-        monkeypatch.setattr(
-            _together, "fit_members", lambda *args: calls.append(args) or train(*args)
-        )
-        options = {"cv": cv, "scoring": "neg_log_loss"}
-        same(IStarAdapter(**QUICK), {"lam": LAMS}, rows, labels, **options)
-        assert len(calls) == len(sizes)
 
-    def test_blocks_of_candidates_share_weighted_rows(self, monkeypatch):
-        """The embeddings of a fold are taken anew for each block."""
-        monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (2, 9))
-        given = {"sample_weight": COUNTS}
-        options = {"cv": 3, "scoring": "neg_log_loss"}
-        same(IStarAdapter(**QUICK), {"lam": LAMS}, X, Y, given, **options)
+@pytest.mark.parametrize("name", ["istaradapter__counts", "nostep__sample_weight"])
+def test_parameters_that_fit_does_not_take_are_refused_as_ever(name):
+    with (
+        pytest.warns(UserWarning, match="one at a time"),
+        pytest.raises(ValueError, match="fits failed"),
+    ):
+        AdapterSearchCV(PIPE, {"istaradapter__lam": [1]}, cv=2).fit(X, Y, **{name: COUNTS})
+
+
+def test_folds_with_repeated_rows_side_by_side(monkeypatch):
+    """As on a GPU, in one network; folds of one size have different numbers of distinct rows."""
+    rows, labels = np.concatenate([X, X[:60]]), np.concatenate([Y, Y[:60]])
+    cv = StratifiedKFold(3, shuffle=True, random_state=0)
+    sizes = {len(np.unique(rows[train], axis=0)) for train, _ in cv.split(rows, labels)}
+    assert len(sizes) > 1
+    calls = count_members(monkeypatch, most=100)
+    options = {"cv": cv, "scoring": "neg_log_loss"}
+    same(IStarAdapter(**QUICK), {"lam": LAMS}, rows, labels, **options)
+    assert (len(calls), sum(calls)) == (len(sizes), 9)

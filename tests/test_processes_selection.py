@@ -1,0 +1,129 @@
+"""Searches and comparisons in several processes, and trainings that torchrun distributes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate.utils import gather_object
+from joblib import Parallel
+from sklearn.datasets import make_classification
+from sklearn.exceptions import FitFailedWarning
+
+from isoadapt import IStarAdapter
+from isoadapt.finetune import IsoBNLayer
+from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss
+from isoadapt.model_selection import AdapterSearchCV, compare_adapters
+from isoadapt.model_selection._search import _evaluation
+from tests.finetune.runs import trained_weights
+
+
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
+@pytest.mark.filterwarnings("ignore:9 of 18 fits could not be trained together:UserWarning")
+def test_a_search_in_processes_gives_the_results_of_one_and_keeps_them(tmp_path, monkeypatch):
+    rows, labels = make_classification(150, 8, n_informative=6, n_classes=3, random_state=0)
+    adapter = IStarAdapter(max_epochs=2, random_state=0)
+    grid, options = {"lam": [-1, 0.5, 2], "lr": [1e-3, 1e38]}, {"cv": 3, "refit": False}
+
+    def search(grid, **more):
+        return AdapterSearchCV(adapter, grid, **options, **more).fit(rows, labels)
+
+    def scores(search):
+        return [search.cv_results_[f"split{fold}_test_score"] for fold in range(3)]
+
+    with pytest.warns(FitFailedWarning):
+        alone = search(grid)
+    with pytest.warns(FitFailedWarning):
+        ours = search(grid, n_jobs=2, cache=tmp_path)
+    np.testing.assert_allclose(scores(ours), scores(alone), atol=0.021)  # one of 50 rows
+    assert np.isnan(ours.cv_results_["mean_test_score"]).tolist() == [False, True] * 3
+    assert ours.unbatched_ == alone.unbatched_ != {}
+
+    def run(*arguments):
+        raise AssertionError("trained again")
+
+    first = search({**grid, "lr": [1e-3]}, n_jobs=2, cache=tmp_path)
+    monkeypatch.setattr(_evaluation, "_run_alone", run)
+    monkeypatch.setattr(
+        _evaluation.Evaluation, "_parallel", lambda self, kind: Parallel(1, return_as=kind)
+    )
+    again = search({**grid, "lr": [1e-3]}, n_jobs=2, cache=tmp_path)
+    np.testing.assert_array_equal(scores(again), scores(first))
+
+
+def test_a_comparison_does_not_depend_on_the_number_of_processes():
+    X, y = make_classification(90, 6, random_state=0)
+    cv = [(np.arange(45), np.arange(45, 90)), (np.arange(45, 90), np.arange(45))]
+    options = {"cv": cv, "encoder_saw": False, "random_state": 0}
+    found = [compare_adapters(X, y, "ClusterIsotropy", n_jobs=n, **options).rows for n in (1, 2)]
+    for one, other in zip(*found, strict=True):
+        assert one["adapter"] == other["adapter"]
+        assert one["score"] == pytest.approx(other["score"])
+
+
+PENALTIES = {  # of every kind of place, each with what else the trainer is told
+    "istar": (IsoScoreLoss(0.3, "linear"), {"where": "all", "lam": -1.0}),
+    "balanced": (IsoScoreLoss(), {"where": "last", "balance": "ema"}),
+    "entropy": (PersistentEntropyLoss(), {"where": "head_input"}),
+    "cosreg": (CosRegLoss(), {"where": [1]}),
+}
+
+
+def isobn_batches():
+    """Rows (n, 6) that each of two processes has in the batches of an IsoBNLayer."""
+    rows = torch.randn(102, 6, generator=torch.Generator().manual_seed(0))
+    return rows[:100].split([70, 30]), rows[100:].split(1)
+
+
+def train_in_this_process(folder, out):
+    """What torchrun starts in each process; the first one writes the results of all."""
+    found = trained_weights(PENALTIES, folder, batch_size=8)
+    rank, layer = torch.distributed.get_rank(), IsoBNLayer(6)
+    for parts in isobn_batches():
+        layer(parts[rank])
+    found["isobn"] = gather_object([dict(layer.state_dict())])
+    if rank == 0:
+        torch.save(found, out)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def distributed(tmp_path_factory):
+    """Weights and logs after training in two processes, four texts each, and states of IsoBN."""
+    folder = tmp_path_factory.mktemp("distributed")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", "-m", "tests.test_processes_selection"]
+    subprocess.run(
+        [*command, str(folder), str(folder / "weights.pt")],
+        check=True,
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        capture_output=True,
+        timeout=300,
+    )
+    return torch.load(folder / "weights.pt")
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(distributed, tmp_path):
+    """With each kind of penalty; here the batches are twice as large."""
+    single = trained_weights(PENALTIES, tmp_path, batch_size=16)
+    for name, parts in single.items():
+        for key, expected in parts.items():
+            torch.testing.assert_close(distributed[name][key], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_see_one_batch_of_isobn(distributed):
+    layer = IsoBNLayer(6)
+    for parts in isobn_batches():
+        layer(torch.cat(parts))
+    for state in distributed["isobn"]:
+        torch.testing.assert_close(state, dict(layer.state_dict()))
+
+
+if __name__ == "__main__":
+    train_in_this_process(*sys.argv[1:])
