@@ -41,21 +41,6 @@ def has_head(folder):
     return TransformerEncoder(folder)._backbone().head is not None
 
 
-class OwnModel(transformers.BertPreTrainedModel):
-    """A classifier under a name of one's own, with the weights of transformers' class."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.bert = transformers.BertModel(config)
-        self.classifier = torch.nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
-
-    def forward(self, input_ids, attention_mask=None, token_type_ids=None):
-        pooled = self.bert(input_ids, attention_mask, token_type_ids).pooler_output
-        logits = self.classifier(pooled)
-        return transformers.modeling_outputs.SequenceClassifierOutput(logits=logits)
-
-
 class TestClassifiers:
     @pytest.mark.parametrize(
         ("architecture", "classes", "lost"),
@@ -103,14 +88,6 @@ class TestClassifiers:
         assert not has_head(
             edit(folder, architectures=None, id2label={"0": "O", "1": "B-A", "2": "I-A"})
         )
-
-    def test_a_live_model_of_an_own_class(self):
-        source = make_model()
-        model = OwnModel(source.config)
-        model.load_state_dict(source.state_dict())
-        encoder, head = load_checkpoint((model.eval(), make_tokenizer()))
-        found = head.outputs(encoder.transform(TEXTS))
-        np.testing.assert_allclose(found, logits_of(source, TEXTS), atol=1e-5)
 
 
 def predict(folder, pairs=PAIRS):
@@ -215,18 +192,14 @@ class TestSettingsOfCrossEncoders:
         found = head.predict_proba(encoder.transform(CASED))[:, 1]
         np.testing.assert_allclose(found, predict(folder, CASED), atol=1e-5)
 
-    @pytest.mark.parametrize(
-        ("file", "changes", "says"),
-        [
-            (ST_CONFIG, {"prompts": {"q": "q: "}, "default_prompt_name": "q"}, "prompt"),
-            (ST_CONFIG, {"truncate_dim": 3}, "truncate_dim=3"),
-            (BERT_CONFIG, {"processing_kwargs": {"text": {}}}, "processing_kw"),
-        ],
-    )
-    def test_others_are_refused_with_their_file(self, folder, file, changes, says):
-        edit(folder, file, **changes)
-        with pytest.raises(ValueError, match=f"{file} .*{says}"):
-            load_checkpoint(folder)
+    def test_others_are_refused_with_their_file(self, folder):
+        for file, changes in [
+            (BERT_CONFIG, {"processing_kwargs": {"text": {}}}),
+            (ST_CONFIG, {"truncate_dim": 3}),
+        ]:
+            edit(folder, file, **changes)
+            with pytest.raises(ValueError, match=f"{file} .*{next(iter(changes))}"):
+                load_checkpoint(folder)
 
 
 T5 = {"vocab_size": 40, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}

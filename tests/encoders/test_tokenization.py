@@ -97,8 +97,8 @@ def test_the_longer_text_of_a_pair_is_truncated_first(monkeypatch, architecture,
     rng = np.random.default_rng(1)
     tokenizer = make_tokenizer(architecture)
     tokenizer.truncation_side = side
-    for max_length in (4, 5, 9, 16, 32):
-        n_words = rng.choice([0, 1, 2, 3, 5, 6, 7, 8, 11, 15, 16, 17, 40, 250], size=30)
+    for max_length in (4, 9, 16):
+        n_words = rng.choice([0, 1, 2, 3, 5, 6, 7, 8, 11, 15, 16, 17, 40], size=30)
         texts = [random_text(rng, n) for n in n_words]
         same = [random_text(rng, n) for n in n_words[:15]]  # as many words as the first
         check(tokenizer, max_length, [*texts[:15], *texts[:15]], [*texts[15:], *same])

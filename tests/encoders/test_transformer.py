@@ -83,23 +83,6 @@ def test_relative_positions_have_no_limit():
     assert not np.allclose(*(embed(live, LONG, max_length=n) for n in (100, 200)))
 
 
-def test_out_of_memory_halves_the_budget(live, monkeypatch):
-    expected, sizes, most, run = embed(live), [], 40, module.embed_batch
-
-    def limited(*args):
-        sizes.append(args[3]["input_ids"].numel())
-        if sizes[-1] > most:
-            raise torch.OutOfMemoryError("out of memory")
-        return run(*args)
-
-    monkeypatch.setattr(module, "embed_batch", limited)
-    np.testing.assert_allclose(embed(live), expected, atol=1e-5)
-    assert sizes[0] > 40 >= max(sizes[3:])
-    most = 15
-    with pytest.raises(torch.OutOfMemoryError, match="one text of 19 tokens"):
-        embed(live)
-
-
 def test_half_precision_computes_in_it_and_returns_float32(checkpoint):
     full, half = embed(checkpoint), embed(checkpoint, dtype="bfloat16")
     assert half.dtype == full.dtype == np.float32
@@ -168,18 +151,15 @@ def test_parameters_are_checked_on_use(params, says, checkpoint):
 # Live models
 
 
-@pytest.mark.parametrize(
-    ("params", "says"),
-    [
-        ({"dtype": "bfloat16"}, "dtype='bfloat16'"),
-        ({"device": "meta"}, "device='meta'"),
-        ({"cache": "folder"}, "cache"),
-        ({"backend": "onnx"}, "backend"),
-    ],
-)
-def test_live_model_stays_where_and_what_it_is(params, says, live):
-    with pytest.raises(ValueError, match=says):
-        embed(live, **params)
+def test_live_model_stays_where_and_what_it_is(live):
+    for name, value in {
+        "dtype": "bfloat16",
+        "device": "meta",
+        "cache": "c",
+        "backend": "onnx",
+    }.items():
+        with pytest.raises(ValueError, match=name):
+            embed(live, **{name: value})
     with pytest.raises(pickle.PicklingError, match="live model"):
         pickle.dumps(TransformerEncoder(live))
 
