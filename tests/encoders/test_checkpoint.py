@@ -100,7 +100,7 @@ def test_real_model_gives_the_published_vectors(shared):
     lines = (shared / "data/cola/dev.tsv").read_text("utf-8").splitlines()[1:]
     stored = np.load(shared / "embeddings/cola.npz")
     encoder, head = load_checkpoint(shared / "models/cola-minilm", max_length=128)
-    embeddings = encoder.transform([line.split("\t")[0] for line in lines[::20]])
-    np.testing.assert_allclose(embeddings, stored["E_dev"][::20], atol=1e-4)
+    embeddings = encoder.transform([line.split("\t")[0] for line in lines[::80]])
+    np.testing.assert_allclose(embeddings, stored["E_dev"][::80], atol=1e-4)
     np.testing.assert_allclose(head.coef_, stored["W"], atol=1e-6)
     assert round(float(np.mean(head.predict(stored["E_dev"]) == stored["y_dev"])), 4) == 0.7421

@@ -210,7 +210,7 @@ class TestEncoders:
     """Of an encoder-decoder, vectors are those of the encoder, as in sentence-transformers."""
 
     @pytest.mark.filterwarnings("ignore:7 different texts")
-    @pytest.mark.parametrize("name", ["T5EncoderModel", "MT5Model", "UMT5Model"])
+    @pytest.mark.parametrize("name", ["T5EncoderModel", "MT5Model"])
     def test_alone_and_in_sentence_transformers(self, name, tmp_path):
         config = getattr(transformers, f"{name.partition('5')[0]}5Config")(**T5)
         with torch.random.fork_rng():

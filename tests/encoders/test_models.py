@@ -15,6 +15,8 @@ from isoadapt.encoders._texts import as_texts
 from tests.encoders.changes import change_weights, copied, edit, negate
 from tests.tiny_models import TEXTS, save_model
 
+pytestmark = pytest.mark.usefixtures("empty_store")
+
 
 def test_one_load_for_encoders_heads_and_threads(checkpoint, loads):
     def embed(pooling):

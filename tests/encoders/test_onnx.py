@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="no onn
 
 
 @pytest.fixture(autouse=True)
-def _users_folder(tmp_path, monkeypatch):
+def _users_folder(tmp_path, monkeypatch, empty_store):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
 
 
@@ -36,6 +36,7 @@ def _users_folder(tmp_path, monkeypatch):
 def cache(tmp_path_factory, shallow):
     """A folder with the exported graphs of `shallow`. Do not write to it."""
     folder = tmp_path_factory.mktemp("cache")
+    release()
     with warnings.catch_warnings(record=True) as caught:
         onnx(shallow, cache=folder).transform(["a"])
     assert not caught

@@ -45,7 +45,7 @@ def stack(*names):
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make(bare_checkpoint):
     """A function that makes a tiny SentenceTransformer with a pooling and further modules."""
 
@@ -57,11 +57,17 @@ def make(bare_checkpoint):
     return make
 
 
+@pytest.fixture(scope="module")
+def saved(make, tmp_path_factory):
+    """A saved model of Transformer, Pooling, Dense and Normalize. Do not write to it."""
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    make("mean", (nn.Tanh(), 8, True), "Normalize").save(str(folder))
+    return folder
+
+
 @pytest.fixture
-def folder(make, tmp_path):
-    """A saved model of Transformer, Pooling, Dense and Normalize."""
-    make("mean", (nn.Tanh(), 8, True), "Normalize").save(str(tmp_path / "model"))
-    return tmp_path / "model"
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "model")
 
 
 def agrees(folder, texts=MIXED):
@@ -71,14 +77,9 @@ def agrees(folder, texts=MIXED):
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-def refuses(model, says, error=ValueError):
-    """Only pooling="auto" is refused."""
-    with pytest.raises(error, match=says):
+def refuses(model, says):
+    with pytest.raises(ValueError, match=says):
         TransformerEncoder(model).transform(TEXTS)
-    assert TransformerEncoder(model, pooling="mean").transform(TEXTS).shape == (8, 16)
-
-
-IDENTITY = nn.Identity()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ IDENTITY = nn.Identity()
         ("max", [(nn.Tanh(), 8, True)], 99),  # LaBSE, distiluse
         ("mean_sqrt_len_tokens", ["LayerNorm", "Normalize"], None),
         ("weightedmean", ["Dropout", (nn.ReLU(), 12, True), "LayerNorm"], None),
-        ("lasttoken", [(IDENTITY, 24, False), (nn.SiLU(), 16, False), "Normalize"], None),
+        ("lasttoken", [(nn.Identity(), 24, False), (nn.SiLU(), 16, False), "Normalize"], None),
         (("cls", "mean"), [], 20),
         ("mean", ["Normalize", (nn.GELU(), 8, True), "Normalize", (nn.Sigmoid(), 6, True)], 5),
     ],
@@ -137,7 +138,8 @@ PLACES = ("", "1_Pooling", "2_Dense", "3_Normalize")
 
 def retype(folder, *kinds, paths=PLACES):
     """Change the classes that modules.json names, and the places of the modules."""
-    modules = [{"type": kind, "path": path} for kind, path in zip(kinds, paths, strict=True)]
+    listed = enumerate(zip(kinds, paths, strict=True))
+    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (kind, path) in listed]
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -164,26 +166,32 @@ def test_length_and_case_by_each_name_of_the_file(folder, kind, empty):
     agrees(folder)
 
 
-LEGACY = [f"pooling_mode_{mode}" for mode in ("cls_token", "mean_tokens", "max_tokens")]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {POOLING: {"pooling_mode": ["lasttoken"], "include_prompt": False}},
-        {POOLING: {"pooling_mode_max_tokens": 1}},  # pooling_mode wins
-        {POOLING: {"pooling_mode": None} | dict.fromkeys(LEGACY, False)},  # the mean
-        {POOLING: {"pooling_mode": None, "pooling_mode_max_tokens": True}},
-        {DENSE: {"activation_function": "torch.nn.ReLU"}},
-        {MODEL: {"prompts": {"query": "q: ", "none": ""}, "default_prompt_name": "none"}},
-        {MODEL: {"similarity_fn_name": "dot", "truncate_dim": 3, "requirements": {}}},
-        {BERT: {"model_args": {"dtype": "float32"}, "config_args": {}, "max_seq_length": None}},
+        {POOLING: {"pooling_mode_max_tokens": 1}, BERT: {"max_seq_length": None}},
+        {DENSE: {"activation_function": "torch.nn.ReLU"}, BERT: {"config_args": {}}},
+        {
+            POOLING: {"pooling_mode": ["lasttoken"], "include_prompt": False},
+            BERT: {"model_args": {"dtype": "float32"}},
+            MODEL: {"similarity_fn_name": "dot", "truncate_dim": 3, "requirements": {}}
+            | {"prompts": {"query": "q: ", "none": ""}, "default_prompt_name": "none"},
+        },
     ],
     ids=str,
 )
 def test_settings_are_applied_or_have_no_effect(folder, changes):
     for name, entries in changes.items():
         edit(folder, name, **entries)
+    agrees(folder)
+
+
+@pytest.mark.parametrize("mode", ["max_tokens", None])
+def test_pooling_modes_of_older_versions(folder, mode):
+    """Without any mode it is the mean."""
+    names = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens"]
+    modes = {f"pooling_mode_{name}": name == mode for name in names}
+    (folder / POOLING).write_text(json.dumps({"word_embedding_dimension": 16} | modes))
     agrees(folder)
 
 
@@ -303,6 +311,7 @@ def test_live_models_with_other_parts_are_refused(make, change, says):
     model = make("mean", (nn.Tanh(), 8, True), prompts={"query": "q: "})
     change(model)
     refuses(model, says)
+    assert TransformerEncoder(model, pooling="mean").transform(TEXTS).shape == (8, 16)
 
 
 def test_other_models_of_the_library_are_named(make, checkpoint, tmp_path):
