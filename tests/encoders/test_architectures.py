@@ -86,15 +86,6 @@ def test_rounding_in_half_precision_is_no_influence_of_padding(architecture, mix
     assert any(mixed) is (architecture not in LEAKING)
 
 
-def test_only_the_head_may_depend_on_padding(mixed):
-    """XLNet's classifier reads the last position; its hidden states do not depend on padding."""
-    live = make_model("xlnet"), make_tokenizer("roberta")
-    TransformerEncoder(live, pooling="head_input").transform(TEXTS)
-    assert not any(mixed)
-    TransformerEncoder(live, pooling="mean").transform(TEXTS)
-    assert any(mixed)
-
-
 def test_a_model_is_probed_once_whatever_uses_it(tmp_path, probes):
     folder = save_model(tmp_path, "convbert")
     encoder = TransformerEncoder(folder, pooling="mean")

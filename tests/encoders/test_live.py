@@ -26,11 +26,7 @@ def bound(model):
 
 @pytest.mark.parametrize(
     "wrap",
-    [
-        lambda model: compiled(torch.nn.DataParallel(model)),
-        part_compiled,
-        bound,
-    ],
+    [lambda model: compiled(torch.nn.DataParallel(model)), part_compiled, bound],
 )
 def test_a_wrapped_model_gives_the_vectors_of_the_model(wrap):
     """In training mode, the dropout of a module that was not copied would change the vectors."""
@@ -85,32 +81,28 @@ def patched(name):
         (torch.nn.Sequential, "Sequential"),
     ],
 )
-def test_a_model_that_is_not_used_is_refused_by_name(change, says):
-    live = change(make_model()), make_tokenizer()
+def test_a_model_that_is_not_used_is_refused_by_name(change, says, live):
+    model, tokenizer = change(live[0]), live[1]
     for pooling in ("mean", "auto"):
         with pytest.raises((TypeError, ValueError), match=says):
-            TransformerEncoder(live, pooling=pooling).transform(TEXTS)
+            TransformerEncoder((model, tokenizer), pooling=pooling).transform(TEXTS)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda model, tokenizer: model, "tokenizer"),
-        (lambda model, tokenizer: 3, "int"),
-        (lambda model, tokenizer: (tokenizer, model), "tuple"),
-        (lambda model, tokenizer: (model, "bert-base"), "Classification, str"),
-        (
-            lambda *pair: transformers.pipeline("text-classification", pair[0], tokenizer=pair[1]),
-            "TextClassificationPipeline",
-        ),
-    ],
-)
-def test_other_objects_are_refused_by_name(change, says, live):
-    with pytest.raises(TypeError, match=says):
-        TransformerEncoder(change(*live)).transform(TEXTS)
+def test_other_objects_are_refused_by_name(live):
+    model, tokenizer = live
+    pipeline = transformers.pipeline("text-classification", model, tokenizer=tokenizer)
+    for other, says in [
+        (model, "tokenizer"),
+        (3, "int"),
+        ((tokenizer, model), "tuple"),
+        ((model, "bert-base"), "Classification, str"),
+        (pipeline, "TextClassificationPipeline"),
+    ]:
+        with pytest.raises(TypeError, match=says):
+            TransformerEncoder(other).transform(TEXTS)
 
 
-@pytest.mark.parametrize("architecture", ["bert", "gpt2", "modernbert", "t5", "xlm"])
+@pytest.mark.parametrize("architecture", ["bert", "modernbert", "t5"])
 def test_hooks_that_record_outputs_are_accepted(architecture):
     """Those of transformers, which a model gets when it is asked for hidden states."""
     live = make_model(architecture), make_tokenizer(architecture)

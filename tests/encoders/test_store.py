@@ -168,15 +168,6 @@ def flip_bits(folder, part):
         opened.write(content)
 
 
-def test_a_row_of_another_width_is_damage(tmp_path):
-    store = store_in(tmp_path)
-    keys = fill(store, 20)
-    other = keys_of(20)
-    store.put(other, vectors_of(other, 3), LARGE)
-    with pytest.warns(UserWarning, match="damaged"):
-        assert not store.read(keys + other)[1].any()
-
-
 @pytest.mark.parametrize("use", ["read", "check"])
 def test_damage_is_found_and_the_file_is_replaced(tmp_path, use):
     store = store_in(tmp_path)
@@ -188,20 +179,6 @@ def test_damage_is_found_and_the_file_is_replaced(tmp_path, use):
     assert store.check() == (0, [])
     fill(store, 20)
     np.testing.assert_array_equal(store.read(keys[:20])[0], vectors_of(keys[:20]))
-
-
-def test_only_a_file_changed_by_others_is_verified_before_it_is_opened(tmp_path, monkeypatch):
-    verified = []
-    monkeypatch.setattr(module, "verify", lambda path: verified.append(path))
-    store = store_in(tmp_path)
-    fill(store, 20)
-    verified.clear()
-    for changed, times in [(False, 0), (True, 1), (False, 1)]:
-        store.close()
-        if changed:
-            os.utime(tmp_path / "rows.lmdb" / "data.mdb", ns=(1, 1))
-        assert store.counts()[2] == 20
-        assert len(verified) == times
 
 
 def test_an_error_other_than_damage_keeps_the_store(tmp_path, monkeypatch):
