@@ -1,8 +1,6 @@
 """The store of loaded models, downloads, and settings of the loaders."""
 
-import logging as stdlib_logging
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import huggingface_hub
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 import torch
 
 from isoadapt.encoders import TransformerEncoder, _models, load_checkpoint, release
-from isoadapt.encoders._models import quiet
 from isoadapt.encoders._texts import as_texts
 from tests.encoders.changes import change_weights, copied, edit, negate
 from tests.tiny_models import TEXTS, save_model
@@ -97,19 +94,3 @@ def test_code_in_a_checkpoint_does_not_run(checkpoint, tmp_path):
     with pytest.raises(ValueError, match="trust_remote_code"):
         TransformerEncoder(folder).transform(TEXTS)
     assert not (tmp_path / "ran").exists()
-
-
-def test_overlapping_threads_leave_the_settings_of_transformers(monkeypatch):
-    from transformers.utils import logging
-
-    monkeypatch.setattr(logging, "_tqdm_active", True)
-    monkeypatch.setattr(logging._get_library_root_logger(), "level", 20)
-    with ExitStack() as first, ExitStack() as second:
-        first.enter_context(quiet())
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(second.enter_context, quiet()).result()
-        first.close()
-        assert logging.get_verbosity() == stdlib_logging.ERROR
-        assert not logging.is_progress_bar_enabled()
-    assert logging.get_verbosity() == 20
-    assert logging.is_progress_bar_enabled()
