@@ -86,6 +86,12 @@ def test_rounding_in_half_precision_is_no_influence_of_padding(architecture, mix
     assert any(mixed) is (architecture not in LEAKING)
 
 
+def test_padding_on_the_left_does_not_shift_the_positions(live, mixed):
+    live[1].padding_side = "left"
+    TransformerEncoder(live, pooling="mean").transform(TEXTS)
+    assert any(mixed)
+
+
 def test_a_model_is_probed_once_whatever_uses_it(tmp_path, probes):
     folder = save_model(tmp_path, "convbert")
     encoder = TransformerEncoder(folder, pooling="mean")

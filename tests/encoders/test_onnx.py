@@ -15,6 +15,7 @@ import torch
 from sklearn.base import clone
 
 from isoadapt.encoders import (
+    EmbeddingCache,
     TransformerEncoder,
     _models as models,
     _onnx as module,
@@ -167,6 +168,7 @@ def test_vectors_of_the_backends_are_kept_apart(shallow, cache, tmp_path):
         for backend, dtype in [("torch", "auto"), ("onnx", "auto"), ("onnx", "int8")]
     ]
     once = [encoder.transform(TEXTS) for encoder in encoders]
+    assert EmbeddingCache(folder).stats().misses == 3 * len(set(TEXTS))
     assert encoders[0].set_params(cache=None).transform(TEXTS).tolist() == once[0].tolist()
     assert np.abs(once[2] - once[1]).max() > 1e-3
     release()
