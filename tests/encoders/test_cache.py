@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from isoadapt import EmbeddingCache, TransformerEncoder
 from isoadapt.encoders import _models
@@ -104,6 +104,7 @@ def test_settings_that_do_not_matter_share_rows(checkpoint, tmp_path, cache):
     st.sets(st.tuples(st.text(max_size=4), st.text(max_size=4)), max_size=8),
     st.binary(max_size=3),
 )
+@example({"", "ab"}, {("", ""), ("a", "b"), ("ab", ""), ("", "ab")}, b"")
 def test_different_inputs_never_share_a_row(singles, pairs, digest):
     identity = Identity(digest)
     identities = identity, Identity(digest + b"x"), identity.with_settings(1)
