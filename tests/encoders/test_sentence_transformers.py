@@ -85,10 +85,10 @@ def refuses(model, says):
 @pytest.mark.parametrize(
     ("mode", "modules", "truncate"),
     [
-        ("mean", [], None),
+        ("mean_sqrt_len_tokens", [], None),
         ("cls", ["Normalize"], 5),
         ("max", [(nn.Tanh(), 8, True)], 99),  # LaBSE, distiluse
-        ("mean_sqrt_len_tokens", ["LayerNorm", "Normalize"], None),
+        ("mean", ["LayerNorm", "Normalize"], None),
         ("weightedmean", ["Dropout", (nn.ReLU(), 12, True), "LayerNorm"], None),
         ("lasttoken", [(nn.Identity(), 24, False), (nn.SiLU(), 16, False), "Normalize"], None),
         (("cls", "mean"), [], 20),
