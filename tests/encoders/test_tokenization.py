@@ -113,3 +113,10 @@ def test_a_slow_tokenizer_gets_whole_pairs():
 
     found = list(module.encoded_parts(Slow(), Texts(["ab" * 50], ["c" * 70]), 16))
     assert found == [{"input_ids": [[100, 70]]}]
+
+
+def test_a_token_of_two_words_is_not_cut():
+    """Of a long text, 672 characters up to a white space are read first."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["cat dog"])
+    check(tokenizer, 5, ["cat" + 300 * " " + "cat" + 361 * " " + "cat dog " * 500])
