@@ -13,8 +13,7 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
 from isoadapt.encoders import TransformerEncoder, _transformer as module, load_checkpoint
-from tests.encoders.changes import change_weights
-from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model
+from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model, save_pair
 
 POOLS = {"cls": lambda h: h[0], "mean": lambda h: h.mean(0), "max": lambda h: h.max(0)}
 LONG = [" ".join(["cat"] * 30 + ["dog"] * 200), "a dog"]
@@ -91,8 +90,9 @@ def test_half_precision_computes_in_it_and_returns_float32(checkpoint):
 
 
 def test_float16_files_are_computed_in_float32(tmp_path):
-    change_weights(save_model(tmp_path), lambda x: {name: w.half() for name, w in x.items()})
-    expected = embed((make_model().half().float(), make_tokenizer()))
+    model = make_model().half()
+    save_pair(model, make_tokenizer(), tmp_path)
+    expected = embed((model.float(), make_tokenizer()))
     np.testing.assert_allclose(embed(tmp_path), expected, atol=1e-6)
 
 
