@@ -1,4 +1,4 @@
-"""Fixtures of the encoder tests, each of which starts with an empty store of models."""
+"""Fixtures of the encoder tests."""
 
 import pytest
 
@@ -6,8 +6,9 @@ from isoadapt.encoders import _models, release
 from tests.tiny_models import make_model, make_tokenizer, save_model
 
 
-@pytest.fixture(autouse=True)
-def _empty_store():
+@pytest.fixture
+def empty_store():
+    """No loaded models; other tests may find those of earlier ones."""
     release()
     yield
     release()
@@ -20,7 +21,7 @@ def bare_checkpoint(tmp_path_factory):
 
 
 @pytest.fixture
-def loads(monkeypatch):
+def loads(monkeypatch, empty_store):
     """The folders loaded from, one entry for each load."""
     seen = []
     load = _models._load

@@ -2,13 +2,10 @@
 
 import hashlib
 import os
-import random
 import shutil
 import struct
-import warnings
 import zlib
 from multiprocessing import get_context
-from pathlib import Path
 
 import lmdb
 import numpy as np
@@ -43,8 +40,8 @@ def keys_of(*numbers):
 
 def vectors_of(keys, width=100):
     """Compute vectors (n, width) from their keys, so that a wrong row is detected."""
-    seeds = (int.from_bytes(key, "little") for key in keys)
-    return np.stack([np.random.default_rng(seed).normal(size=width) for seed in seeds]).astype("f4")
+    rows = [hashlib.shake_128(key).digest(width) for key in keys]
+    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, width).astype("f4")
 
 
 def fill(store, n, width=100, max_size=LARGE):
@@ -67,11 +64,10 @@ def test_rows_are_returned_exactly_and_in_order(tmp_path):
 
 def test_keys_stay_those_of_stored_vectors():
     identity, one = Identity(b"x"), ["one text"]
-    pooled = identity.with_settings(("mean",), -1, None)
     found = [
         *row_keys(identity, Texts([*one, "é"])),
         *row_keys(identity, Texts(one, ["another"])),
-        *row_keys(pooled, Texts(one)),
+        *row_keys(identity.with_settings(("mean",), -1, None), Texts(one)),
     ]
     assert [key.hex() for key in found] == [
         "f21df9032e97641879fbe43b511dfd8e109b11c5",
@@ -96,8 +92,6 @@ def test_a_file_of_the_documented_format_is_read(tmp_path):
             transaction.put(key, row, db=tables[b"rows"])
             transaction.put(key, struct.pack(">Q", 3), db=tables[b"used"])
         transaction.put(b"claimed", b"1", db=tables[b"claims"])
-        size = with_checksum(b"sizex", struct.pack("<I", 400))
-        transaction.put(b"sizex", size, db=tables[b"counts"])
         counts = struct.pack("<4Q", 5, 30, 3, 30 * (20 + 4 + 400))  # hits, misses, time, bytes
         transaction.put(b"counts", with_checksum(b"counts", counts), db=tables[b"counts"])
     file.close()
@@ -134,9 +128,8 @@ def test_the_least_recently_used_rows_are_evicted_first(tmp_path):
     assert verify(str(tmp_path / "rows.lmdb")) == []
 
 
-@pytest.mark.parametrize("width", [100, 1024])
-def test_the_file_takes_at_most_about_two_and_a_half_times_the_maximum_size(tmp_path, width):
-    store, size = store_in(tmp_path), 2**20
+def test_the_file_takes_at_most_about_two_and_a_half_times_the_maximum_size(tmp_path):
+    store, size, width = store_in(tmp_path), 2**20, 1024
     n = size // (4 * width + 24)
     for start in range(0, 4 * n, n // 3):
         keys = keys_of(*range(start, start + n // 3))
@@ -146,50 +139,7 @@ def test_the_file_takes_at_most_about_two_and_a_half_times_the_maximum_size(tmp_
     assert 0.8 * size < store.counts()[3] <= size
 
 
-@forks
-def test_the_file_may_outgrow_the_map_of_two_processes(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_FIRST_MAP", 2**16)
-    keys = [keys_of(*range(start, start + 500)) for start in range(0, 1500, 500)]
-    fill(store_in(tmp_path), 500)
-    put = lambda: store_in(tmp_path).put(keys[1], vectors_of(keys[1]), LARGE)  # noqa: E731
-    assert in_fork(put) == 0
-    store_in(tmp_path).put(keys[2], vectors_of(keys[2]), LARGE)
-    for part in keys:
-        np.testing.assert_array_equal(store_in(tmp_path).read(part)[0], vectors_of(part))
-
-
 # Folders and damage
-
-
-def test_a_store_that_was_removed_is_created_again(tmp_path):
-    store = store_in(tmp_path / "cache")
-    keys = fill(store, 10)
-    shutil.rmtree(tmp_path / "cache")
-    assert not store.read(keys)[1].any()
-    fill(store, 10)
-    np.testing.assert_array_equal(store.read(keys)[0], vectors_of(keys))
-
-
-@forks
-def test_rows_are_stored_in_the_file_that_replaced_a_removed_one(tmp_path, monkeypatch):
-    store = store_in(tmp_path)
-    fill(store, 5)
-    lock = store._other_writers_excluded
-
-    def clear_and_fill():
-        other = store_in(tmp_path)
-        other.clear()
-        fill(other, 2)
-
-    def wait_for_another_process():
-        monkeypatch.undo()
-        assert in_fork(clear_and_fill) == 0
-        return lock()
-
-    monkeypatch.setattr(store, "_other_writers_excluded", wait_for_another_process)
-    keys = keys_of(10, 11)
-    store.put(keys, vectors_of(keys), LARGE)
-    assert store.read([*keys_of(0, 1, 2), *keys])[1].tolist() == [True, True, False, True, True]
 
 
 def test_clear_leaves_other_files_alone(tmp_path):
@@ -200,77 +150,35 @@ def test_clear_leaves_other_files_alone(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "locks"}
     assert store.counts()[:3] == (0, 0, 0)
     assert not store.read(keys)[1].any()
+    shutil.rmtree(tmp_path)  # as another program may do
+    assert not store.read(keys)[1].any()
+    fill(store, 10)
+    np.testing.assert_array_equal(store.read(keys)[0], vectors_of(keys))
 
 
-def test_a_folder_that_cannot_be_used(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("")
-    for folder in (file, file / "below", Path("/proc/cache")):
-        with pytest.raises(Unusable, match=r"cannot be used \(.*choose a folder that can be writt"):
-            store_in(folder).counts()
-
-
-def change_file(folder, part, change):
+def flip_bits(folder, part):
     """Change the file of a store at the places of some bytes, without changing its size."""
     file = folder / "rows.lmdb" / "data.mdb"
     content = bytearray(file.read_bytes())
     place = content.find(part)
     while place >= 0:
-        change(content, place)
+        content[place + 7] ^= 1
         place = content.find(part, place + 1)
     with file.open("r+b") as opened:
         opened.write(content)
 
 
-def flip(content, place):
-    content[place + 7] ^= 1
-
-
-def erase_page(content, place):
-    start = place - place % 4096
-    content[start : start + 4096] = bytes(4096)
-
-
-def test_a_row_of_another_width_is_damage(tmp_path):
-    store = store_in(tmp_path)
-    keys = fill(store, 20)
-    other = keys_of(20)
-    store.put(other, vectors_of(other, 3), LARGE)
-    with pytest.warns(UserWarning, match=r"was damaged .*numbers, not"):
-        assert not store.read(keys + other)[1].any()
-
-
-@pytest.mark.parametrize("change", [flip, erase_page])
 @pytest.mark.parametrize("use", ["read", "check"])
-def test_damage_is_found_and_the_file_is_replaced(tmp_path, change, use):
+def test_damage_is_found_and_the_file_is_replaced(tmp_path, use):
     store = store_in(tmp_path)
     keys = fill(store, 300)
     assert store.check() == (300, [])
-    for i in (3, 5):
-        change_file(tmp_path, vectors_of(keys[i : i + 1]).tobytes()[:40], change)
-    find = {
-        "check": lambda: bool(store.check()[1]),
-        "read": lambda: not store.read(keys)[1].any(),
-    }
-    with pytest.warns(UserWarning, match=r"was damaged \(.*replaced by an empty one"):
-        assert find[use]()
+    flip_bits(tmp_path, vectors_of(keys[3:4]).tobytes()[:40])
+    with pytest.warns(UserWarning, match="damaged"):
+        assert store.check()[1] if use == "check" else not store.read(keys)[1].any()
     assert store.check() == (0, [])
     fill(store, 20)
     np.testing.assert_array_equal(store.read(keys[:20])[0], vectors_of(keys[:20]))
-
-
-def test_only_a_file_changed_by_others_is_verified_before_it_is_opened(tmp_path, monkeypatch):
-    verified = []
-    monkeypatch.setattr(module, "verify", lambda path: verified.append(path))
-    store = store_in(tmp_path)
-    fill(store, 20)
-    verified.clear()
-    for changed, times in [(False, 0), (True, 1), (False, 1)]:
-        store.close()
-        if changed:
-            os.utime(tmp_path / "rows.lmdb" / "data.mdb", ns=(1, 1))
-        assert store.counts()[2] == 20
-        assert len(verified) == times
 
 
 def test_an_error_other_than_damage_keeps_the_store(tmp_path, monkeypatch):
@@ -282,70 +190,6 @@ def test_an_error_other_than_damage_keeps_the_store(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "_content", fail)
-        with pytest.raises(Unusable, match="mdb_get: something else"):
+        with pytest.raises(Unusable, match="something else"):
             store.read(keys)
     assert store.read(keys)[1].all()
-
-
-def damage_at_random(content, chance):
-    """Return the content of a file damaged in one of many ways."""
-    content = bytearray(content)
-    kind = chance.choice(["bytes", "header", "zero", "noise", "meta", "cut", "swap", "other"])
-    page, other = (4096 * chance.randrange(2, len(content) // 4096) for _ in range(2))
-    places = {  # of single bytes
-        "bytes": [chance.randrange(len(content)) for _ in range(chance.choice([1, 20, 500]))],
-        "header": [page + chance.randrange(32) for _ in range(3)],
-        "meta": [4096 * chance.randrange(2) + chance.randrange(152) for _ in range(10)],
-    }
-    for place in places.get(kind, ()):
-        content[place] = chance.randrange(256)
-    pages = {
-        "zero": bytes(4096),
-        "noise": chance.randbytes(4096),
-        "swap": content[other : other + 4096],
-    }
-    content[page : page + 4096] = pages.get(kind, content[page : page + 4096])
-    if kind == "cut":
-        del content[chance.randrange(len(content)) :]
-    if kind == "other":
-        content[:] = chance.choice([b"", b"x", content[4096:]])
-    return content
-
-
-def check_damage(folder, seeds):
-    """Damage a store in many ways; check that no wrong row is read and that it recovers."""
-    warnings.simplefilter("ignore")
-    sound = store_in(folder / "sound")
-    keys = fill(sound, 400)
-    for start in range(0, 400, 40):
-        sound.touch(keys[start : start + 60])
-    content = (folder / "sound" / "rows.lmdb" / "data.mdb").read_bytes()
-    expected = vectors_of(keys)
-    for seed in seeds:
-        (folder / "seed").write_text(str(seed))
-        chance = random.Random(seed)
-        place = folder / str(seed) / "rows.lmdb"
-        place.mkdir(parents=True)
-        (place / "data.mdb").write_bytes(damage_at_random(content, chance))
-        if chance.random() < 0.3:
-            (place / "lock.mdb").write_bytes(chance.randbytes(chance.choice([0, 10, 8192])))
-        store = store_in(place.parent)
-        for size in (LARGE, LARGE, 2**20):
-            vectors, found = store.read(keys)
-            assert not found.any() or (vectors[found] == expected[found]).all()
-            some = sorted(chance.sample(range(400), 100)) if size == LARGE else range(400)
-            store.put([keys[i] for i in some], expected[some], size)
-            store.touch(keys)
-        store.check()
-        assert store.check()[1] == []
-        store.put(keys, expected, LARGE)
-        np.testing.assert_array_equal(store.read(keys)[0], expected)
-        store.close()
-        shutil.rmtree(place.parent)
-
-
-@forks
-@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 60), marks=pytest.mark.slow)])
-def test_damage_neither_gives_a_wrong_row_nor_ends_the_process(tmp_path, seeds):
-    code = in_fork(check_damage, tmp_path, seeds)
-    assert code == 0, f"seed {(tmp_path / 'seed').read_text()}: exit code {code}"
