@@ -1,4 +1,4 @@
-"""Whitening and LogitPreservingWhitening, and partial_fit of the closed forms."""
+"""Whitening, LogitPreservingWhitening and IsoBN, and partial_fit of the closed forms."""
 
 from functools import partial
 
@@ -49,15 +49,14 @@ class TestWhitening:
             np.testing.assert_array_equal(ours[:, rank:], 0)
 
     def test_zca_is_symmetric_and_makes_the_weighted_covariance_the_identity(self, cone):
-        frequencies = 1e4 / np.arange(1, 201)
-        for weights in (None, frequencies):
+        for weights in (np.ones(200), 1e4 / np.arange(1, 201)):
             whitening = Whitening(shrinkage=0.0).fit(cone, sample_weight=weights)
             Z, matrix = whitening.transform(cone), whitening.to_affine().matrix
-            cov = np.eye(24) if weights is None else np.cov(Z.T, aweights=weights, ddof=0)
-            scale = 1 if weights is None else weights.sum() / (weights.sum() - 1)
-            np.testing.assert_allclose(cov * scale, np.eye(24), atol=1e-8)
+            cov = (weights * Z.T) @ Z / (weights.sum() - 1)
+            np.testing.assert_allclose(cov, np.eye(24), atol=1e-8)
             np.testing.assert_allclose(np.average(Z, axis=0, weights=weights), 0, atol=1e-9)
             np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
+            np.testing.assert_allclose(whitening.inverse_transform(Z), cone, atol=1e-9)
             assert np.linalg.eigvalsh(matrix).min() > 0  # of all rotations, it changes rows least
 
     def test_strength_raises_eigenvalues_to_a_power(self, cone):
@@ -107,55 +106,36 @@ SPECTRA = {
 }
 
 
-def heavy_tails(rng, X):
-    return X / np.sqrt(rng.chisquare(5, size=(len(X), 1)))
-
-
-def one_varying_row(rng, X):
-    """Let a direction vary in one row, as a unit that hardly ever fires."""
-    X[1:, 9], X[0, 9] = 0, np.sqrt(len(X) * RARE / 50)
-    return X
-
-
-RARE = 50e-6 * SPECTRA["power"].mean()  # 50 times the variance of the fitted rows
-
-
-class TestAutomaticShrinkage:
+@pytest.mark.parametrize(
+    ("spectrum", "n", "kind"),
+    [
+        ("power", 64, "normal"),
+        ("steep power", 128, "heavy tails"),
+        ("dominant", 64, "heavy tails"),
+        ("exponential", 640, "normal"),
+        ("flat", 128, "normal"),
+        ("power", 1920, "a direction in which one row varies"),
+    ],
+)
+def test_automatic_shrinkage_is_as_good_for_new_rows_as_the_better_of_two_rules(spectrum, n, kind):
     """The score is the IsoScore of the map applied to the covariance of the population."""
-
-    @staticmethod
-    def score(adapter, X, variances):
-        root = adapter.fit(X).map_.matrix * np.sqrt(variances)
-        return isoscore(np.concatenate([root.T, -root.T]))
-
-    def lost(self, adapter, spectrum, n, change=lambda rng, X: X, seeds=3):
-        """By how much the automatic shrinkage is worse than the better of two other rules."""
-        variances, scores = SPECTRA[spectrum].copy(), []
-        if change is one_varying_row:
-            variances[9] = RARE
-        for seed in range(seeds):
-            rng = np.random.default_rng(seed)
-            X = change(rng, rng.normal(size=(n, 64)) * np.sqrt(variances))
-            adapters = [clone(adapter).set_params(shrinkage=s) for s in ("auto", "oas", 1e-3)]
-            scores.append([self.score(each, X, variances) for each in adapters])
-        automatic, *others = np.mean(scores, axis=0)
-        return max(others) - automatic
-
-    @pytest.mark.parametrize(
-        ("spectrum", "n", "change"),
-        [
-            ("power", 64, lambda rng, X: X),
-            ("steep power", 128, heavy_tails),
-            ("dominant", 64, heavy_tails),
-            ("exponential", 640, lambda rng, X: X),
-            ("flat", 128, lambda rng, X: X),
-            ("power", 1920, one_varying_row),
-        ],
-    )
-    def test_new_rows_are_as_isotropic_as_with_the_better_of_two_rules(self, spectrum, n, change):
-        head = LinearHead(np.random.default_rng(0).normal(size=(1, 64)), [0.0])
-        adapter = LogitPreservingWhitening(head)
-        assert self.lost(adapter, spectrum, n, change) < 0.015
+    variances, scores = SPECTRA[spectrum].copy(), []
+    head = LinearHead(np.random.default_rng(0).normal(size=(1, 64)), [0.0])
+    if "one row" in kind:  # its variance is 50 times that of the fitted rows
+        variances[9] = 50e-6 * variances.mean()
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(n, 64)) * np.sqrt(variances)
+        if kind == "heavy tails":
+            X /= np.sqrt(rng.chisquare(5, size=(n, 1)))
+        if "one row" in kind:
+            X[1:, 9], X[0, 9] = 0, np.sqrt(n * variances[9] / 50)
+        for rule in ("auto", "oas", 1e-3):
+            matrix = LogitPreservingWhitening(head, shrinkage=rule).fit(X).map_.matrix
+            root = matrix * np.sqrt(variances)
+            scores.append(isoscore(np.concatenate([root.T, -root.T])))
+    automatic, *others = np.mean(np.reshape(scores, (3, 3)), axis=0)
+    assert automatic > max(others) - 0.015
 
 
 MOMENTS_ADAPTERS = [
@@ -271,3 +251,42 @@ def test_embeddings_whose_squares_overflow_or_underflow_are_refused(make):
     for scale, message in ((1e154, "X is too large"), (1e300, "X is too large"), (1e-155, "tiny")):
         with pytest.raises(ValueError, match=message):
             make().fit(X * scale, y)
+
+
+def published_scale(X, beta, eps):
+    """Scales by the published formulas, with zero correlations for constant dimensions."""
+    cov = np.cov(X.T, ddof=0)
+    std = np.sqrt(np.diag(cov))
+    products = np.outer(std, std)
+    correlation = np.divide(cov, products, where=products > 0, out=np.zeros_like(cov))
+    scale = ((correlation**2).mean(axis=0) * std + eps) ** (-beta)
+    return scale * np.sqrt(np.trace(cov) / (np.diag(cov) @ scale**2 + eps))
+
+
+@pytest.fixture(scope="module")
+def unequal():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(80, 6)) @ rng.normal(size=(6, 6)) * [30, 4, 1, 1, 0.3, 0.01] + 5
+
+
+@pytest.mark.parametrize(("beta", "eps"), [(0.0, 1e-6), (0.5, 1e-3), (0.8, 0.5), (1.0, 1e-3)])
+def test_scales_equal_the_published_formulas(unequal, beta, eps):
+    adapter = IsoBN(beta, eps).fit(unequal)
+    np.testing.assert_allclose(adapter.scale_, published_scale(unequal, beta, eps), rtol=1e-10)
+    np.testing.assert_allclose(adapter.transform(unequal), unequal * adapter.scale_, rtol=1e-12)
+    np.testing.assert_allclose(
+        IsoBN(beta, eps).fit(unequal + 100).scale_, adapter.scale_, rtol=1e-9
+    )
+
+
+@given(st.permutations(range(6)), st.lists(st.sampled_from([-1.0, 1.0]), min_size=6, max_size=6))
+def test_scales_follow_permutations_and_ignore_signs(unequal, order, signs):
+    moved = IsoBN().fit(unequal[:, order] * signs)
+    np.testing.assert_allclose(moved.scale_, IsoBN().fit(unequal).scale_[order], rtol=1e-10)
+
+
+def test_constant_dimension_gets_a_scale(unequal):
+    flat = np.where(np.arange(6) == 2, 7.0, unequal)
+    adapter = IsoBN().fit(flat)
+    np.testing.assert_allclose(adapter.scale_, published_scale(flat, 0.5, 1e-3), rtol=1e-9)
+    np.testing.assert_allclose(adapter.inverse_transform(adapter.transform(flat)), flat, atol=1e-9)

@@ -17,14 +17,11 @@ from isoadapt import (
     Whitening,
 )
 from isoadapt.adapters._training._fit import prepare_problem
-from isoadapt.geometry import Moments
-from isoadapt.geometry._chunks import RowSketch
 from isoadapt.interop import load_adapter, save_adapter
 from tests.adapters.examples import cone_with_head
 
 X, Y, HEAD = cone_with_head(n=120)
 FRESH = cone_with_head(n=900)[0][-60:]
-KEPT = 1024
 
 
 def share(adapter, rows):
@@ -33,20 +30,6 @@ def share(adapter, rows):
 
 def normal(n, d=8, seed=0):
     return np.random.default_rng(seed).normal(size=(n, d))
-
-
-class TestSketch:
-    @pytest.mark.parametrize("n", [50, 3000])
-    def test_parts_in_any_order_make_the_whole(self, n):
-        rows = normal(n)
-        whole = RowSketch().update(rows).hashes
-        first, second = RowSketch().update(rows[n // 3 :]), RowSketch().update(rows[: n // 2])
-        np.testing.assert_array_equal(first.merge(second).hashes, whole)
-        chunks = RowSketch()
-        for chunk in np.array_split(np.random.default_rng(1).permutation(rows), 7):
-            chunks.update(chunk)
-        np.testing.assert_array_equal(chunks.hashes, whole)
-        assert len(whole) == min(n, KEPT)
 
 
 class TestClosedForms:
@@ -66,11 +49,6 @@ class TestClosedForms:
         for adapter in (Whitening(), ClusterIsotropy(random_state=0)):
             adapter.fit(X, sample_weight=weights)
             np.testing.assert_array_equal(adapter._recognise(X), weights > 0)
-
-    def test_moments_do_not_tell_their_rows(self):
-        adapter = Whitening().fit(Moments().update(X))
-        assert np.isnan(adapter._recognise(X)).all()
-        assert np.isnan(adapter.partial_fit(FRESH)._recognise(FRESH)).all()
 
 
 class TestTrained:

@@ -52,27 +52,6 @@ class TestMiniBatch:
         task = log_loss(y, head.predict_proba(X))
         assert tenth == pytest.approx(task + 9 * (halves - task), rel=1e-5)
 
-    def test_history_and_best_epoch(self, rows):
-        X, y, head = rows
-        layer = IsotropyLayer(head=head, max_epochs=4, random_state=0).fit(X, y)
-        assert [row["epoch"] for row in layer.history_] == [0, 1, 2, 3, 4]
-        assert layer.n_iter_ == 4
-        assert "train_loss" not in layer.history_[0]
-        assert layer.history_[-1]["train_loss"] < layer.history_[1]["train_loss"]
-        best = max(row["valid_score"] for row in layer.history_)
-        error = np.sqrt(best * (1 - best) / 60)
-        good = [r["epoch"] for r in layer.history_ if r["valid_score"] >= best - error - 1e-9]
-        assert layer.best_epoch_ == good[-1]
-
-    def test_scores_are_the_metric_on_the_validation_rows(self, rows):
-        X, y, head = rows
-        layer = IsotropyLayer(head, scoring="neg_log_loss", **ONE)
-        held = prepare_problem(layer, X, y).validating
-        layer.fit(X, y)
-        for model, entry in ((head, layer.history_[0]), (layer, layer.history_[1])):
-            loss = log_loss(y[held], model.predict_proba(X[held]))
-            assert entry["valid_score"] == pytest.approx(-loss, rel=1e-4)
-
     @pytest.mark.parametrize(
         ("head_training", "coordinates"),
         [("joint", "whitened"), ("joint", "raw"), ("alternating", "whitened")],
@@ -102,17 +81,6 @@ class TestMiniBatch:
         np.testing.assert_allclose(alternating.head_.coef_, head.coef_, atol=1e-6)
         np.testing.assert_allclose(alternating.transform(X), frozen.transform(X), rtol=1e-6)
         assert not np.allclose(joint.transform(X), frozen.transform(X), rtol=1e-4)
-
-    def test_schedule_falls_linearly(self, rows):
-        """After the first of two epochs, the linear schedule takes half a step for a full one."""
-        X, y, head = rows
-        options = {"batch_size": 200, "lr": 1e-4, "validation_fraction": None, "random_state": 0}
-        first, linear, constant = (
-            IsotropyLayer(head, lr_schedule=schedule, max_epochs=n, **options).fit(X, y)
-            for schedule, n in (("constant", 1), ("linear", 2), ("constant", 2))
-        )
-        steps = [each.map_.matrix - first.map_.matrix for each in (linear, constant)]
-        np.testing.assert_allclose(np.linalg.norm(steps[0]) / np.linalg.norm(steps[1]), 0.5, 0.01)
 
 
 class TestExact:

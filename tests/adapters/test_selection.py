@@ -214,32 +214,29 @@ class TestAutomaticRidge:
     @pytest.mark.parametrize(
         ("kind", "network", "coordinates", "weighted"),
         [
-            ("logistic", "linear", "raw", False),
-            ("logistic", "mlp", "whitened", True),
-            ("ridge", "linear", "whitened", True),
-            ("ridge", "mlp", "raw", False),
+            ("classes", "linear", "raw", False),
+            ("classes", "mlp", "whitened", True),
+            ("values", "linear", "whitened", True),
+            ("values", "mlp", "raw", False),
         ],
     )
     def test_ridge_is_the_mean_squared_change_of_the_outputs(
         self, kind, network, coordinates, weighted
     ):
         """The tolerance covers the shrinkage of the covariance under a linear network."""
-        rng = np.random.default_rng(0)
-        X = (rng.normal(size=(20_000, 4)) * [5, 2, 1, 0.5] + 1).astype(np.float32)
-        y = X @ rng.normal(size=(4, 2)) if kind == "ridge" else rng.integers(3, size=20_000)
-        head = LinearHead(
-            rng.normal(size=(2 if kind == "ridge" else 3, 4)),
-            np.zeros(2 if kind == "ridge" else 3),
-            None if kind == "ridge" else range(3),
-        )
-        weights = 0.5 + 4 * (X[:, 0] > 3) if weighted else None
+        rng, n = np.random.default_rng(0), 20_000
+        X = (rng.normal(size=(n, 4)) * [5, 2, 1, 0.5] + 1).astype(np.float32)
+        y = X @ rng.normal(size=(4, 3)) if kind == "values" else rng.integers(3, size=n)
+        classes = None if kind == "values" else range(3)
+        head = LinearHead(rng.normal(size=(3, 4)), np.zeros(3), classes)
         options = {"network": network, "coordinates": coordinates, "validation_fraction": None}
         adapter = IsotropyLayer(head, ridge=2.0, **options)
-        problem = prepare_problem(adapter, X, y, weights)
-        member = make_member(adapter, problem)
-        net = _make_net([member], [torch.Generator()], torch.device("cpu")).initialize()
+        weights = 0.5 + 4 * (X[:, 0] > 3) if weighted else np.ones(n)
+        problem = prepare_problem(adapter, X, y, weights if weighted else None)
+        net = _make_net([make_member(adapter, problem)], [torch.Generator()], torch.device("cpu"))
+        net.initialize()
         points = torch.from_numpy(problem.inputs()).float()
-        own = torch.ones(20_000) if weights is None else torch.tensor(problem.row_weights()).float()
+        own = torch.from_numpy(weights / weights.mean()).float()
         with torch.no_grad():
             before = net.module_(points).outputs
             for parameter in net.module_.network.parameters():
@@ -247,9 +244,7 @@ class TestAutomaticRidge:
             after = net.module_(points)
             penalty = net.ridge(after, points, own)
         change = after.outputs - before
-        if kind == "logistic":
-            change = change - change.mean(-1, keepdim=True)
-            squares = change.square().sum(-1)
-        else:
-            squares = change.square().mean(-1)
-        torch.testing.assert_close(penalty, 2 * (squares * own).mean(-1), rtol=1e-2, atol=1e-6)
+        if kind == "classes":
+            change = 3**0.5 * (change - change.mean(-1, keepdim=True))  # squares are summed
+        expected = 2 * (change.square().mean(-1) * own).mean(-1)
+        torch.testing.assert_close(penalty, expected, rtol=1e-2, atol=1e-6)

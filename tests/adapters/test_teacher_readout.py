@@ -129,16 +129,9 @@ class TestStreams:
         for name, rows in (("X", X), ("y", TEACHER)):
             np.save(tmp_path / f"{name}.npy", rows)
             maps.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
-        assert_same_fit(TeacherReadout().fit(*maps, weights, groups), whole)
-        lazy = array.from_array(X, (90, 7)), array.from_array(TEACHER, (100, 9))
-        odd = (
-            array.from_array(X, ((1, 0, 199, 100), 7)),
-            array.from_array(TEACHER, ((0, 120, 180), 4)),
-        )
-        for pair in (lazy, odd, (X, lazy[1]), (X, maps[1]), (lazy[0], maps[1]), (maps[0], odd[1])):
+        lazy = array.from_array(X, (90, 7)), array.from_array(TEACHER, ((0, 120, 180), 4))
+        for pair in (maps, lazy, (X, lazy[1]), (lazy[0], maps[1])):
             assert_same_fit(TeacherReadout().fit(*pair, weights, groups), whole)
-        by_row = array.from_array(X, (1, D)), TEACHER
-        assert_same_fit(TeacherReadout().fit(*by_row, array.from_array(weights), groups), whole)
         np.testing.assert_allclose(whole.transform(lazy[0]).compute(), whole.transform(X))
 
 
@@ -183,13 +176,6 @@ class TestPredictions:
             adapter.predict(FAR.astype(np.float32)), HEAD.predict(FAR[:, :D].astype(np.float32))
         )
         np.testing.assert_array_equal(adapter.classes_, [0, 1, 2])
-
-    def test_score_is_that_of_the_predicted_vectors(self, space):
-        scores = [
-            TeacherReadout(HEAD, space=space, ridge=0.1).fit(X, TEACHER).score(X, TEACHER),
-            TeacherReadout(ridge=0.1).fit(X, TEACHER).score(X, UNIT),
-        ]
-        assert scores[0] == pytest.approx(scores[1])
 
 
 @pytest.mark.parametrize(
