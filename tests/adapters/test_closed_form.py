@@ -110,9 +110,9 @@ SPECTRA = {
     ("spectrum", "n", "kind"),
     [
         ("power", 64, "normal"),
-        ("steep power", 128, "heavy tails"),
+        ("steep power", 64, "heavy tails"),
         ("dominant", 64, "heavy tails"),
-        ("exponential", 640, "normal"),
+        ("exponential", 64, "normal"),
         ("flat", 128, "normal"),
         ("power", 1920, "a direction in which one row varies"),
     ],

@@ -128,7 +128,7 @@ def test_estimates_are_used_for_fewer_steps_with_large_rates_and_zeta():
 @pytest.mark.parametrize("weighted", [False, True])
 def test_sampled_shrinkage_uses_a_bounded_number_of_rows(weighted):
     network, points = network_and_points(MLPNetwork, members=2)
-    weights = torch.arange(60) % 3 + 1.0 if weighted else None
+    weights = torch.arange(60) % 4 + 1.0 if weighted else None
     penalty = _SampledShrinkage(IsoScoreLoss(0.4, "linear"), 25)
     with torch.no_grad():
         penalty.refresh(network, single_batch(points, weights))

@@ -68,11 +68,11 @@ class TestRegression:
         assert ours.r2_ == pytest.approx(r2_score(UNIT, expected, multioutput="variance_weighted"))
 
     @pytest.mark.filterwarnings("ignore:R² of the teacher")
-    @pytest.mark.parametrize("noise", [0.01, 30.0])
+    @pytest.mark.parametrize("noise", [1.0, 30.0])
     def test_auto_finds_the_best_ridge(self, noise):
         y = TEACHER + noise * np.random.default_rng(1).normal(size=TEACHER.shape)
         chosen = TeacherReadout().fit(X[:60], y[:60])
-        given = [TeacherReadout(ridge=r).fit(X[:60], y[:60]) for r in np.logspace(-6, 4, 11)]
+        given = [TeacherReadout(ridge=r).fit(X[:60], y[:60]) for r in np.logspace(-2, 2, 9)]
         best = max(each.r2_ for each in given)
         again = clone(chosen).set_params(ridge=chosen.ridge_).fit(X[:60], y[:60])
         assert chosen.r2_ == pytest.approx(again.r2_, abs=1e-9)
