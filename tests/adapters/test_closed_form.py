@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.base import clone
 from sklearn.covariance import ledoit_wolf, oas
 from sklearn.datasets import make_blobs
@@ -153,6 +153,7 @@ def assert_same_map(ours, theirs):
 
 
 class TestRowsInParts:
+    @settings(max_examples=10)
     @given(st.lists(st.integers(1, 99), max_size=5), st.sampled_from(MOMENTS_ADAPTERS))
     def test_partial_fit_in_any_chunks_equals_fit(self, cuts, adapter):
         X, _ = make_blobs(100, n_features=5, random_state=0)
@@ -162,6 +163,7 @@ class TestRowsInParts:
             chunked.partial_fit(chunk)
         assert_same_map(chunked, clone(adapter).fit(np.concatenate(chunks)))
 
+    @settings(max_examples=10)
     @given(
         st.integers(0, 2**32 - 1),
         st.sampled_from([*MOMENTS_ADAPTERS, Whitening(shrinkage="ledoit-wolf")]),

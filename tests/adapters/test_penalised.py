@@ -167,6 +167,7 @@ class TestSpectrumControl:
 
 
 class TestPersistentEntropy:
+    @pytest.mark.slow
     def test_anisotropy_within_classes_falls_most_with_selected_bars(self, cone):
         X, y, head = cone
         options = {"validation_fraction": None, "random_state": 0}

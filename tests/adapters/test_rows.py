@@ -14,7 +14,6 @@ from isoadapt import (
     IStarAdapter,
     LinearHead,
     SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
 )
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import distinct_rows, split_rows
@@ -190,11 +189,9 @@ ONE_EPOCH = {"max_epochs": 1, "random_state": 0}
 TRAINED = [
     IsotropyLayer(**ONE_EPOCH),
     IsotropyLayer(None, network="mlp", **ONE_EPOCH),
-    IStarAdapter("ridge", **ONE_EPOCH),
-    IStarAdapter(network="mlp", shrinkage="detached", **ONE_EPOCH),
-    CosRegAdapter(coordinates="raw", **ONE_EPOCH),
+    IStarAdapter(None, **ONE_EPOCH),
+    CosRegAdapter(coordinates="raw", head_training="joint", **ONE_EPOCH),
     SpectrumControlAdapter("ridge", **ONE_EPOCH),
-    TopologicalEntropyAdapter(head_training="joint", **ONE_EPOCH),
     FlowAdapter("logistic", alpha=0.5, n_blocks=1, hidden=4, **ONE_EPOCH),
 ]
 

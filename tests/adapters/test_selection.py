@@ -231,7 +231,7 @@ class TestAutomaticRidge:
         head = LinearHead(rng.normal(size=(3, 4)), np.zeros(3), classes)
         options = {"network": network, "coordinates": coordinates, "validation_fraction": None}
         adapter = IsotropyLayer(head, ridge=2.0, **options)
-        weights = 0.5 + 4 * (X[:, 0] > 3) if weighted else np.ones(n)
+        weights = 0.1 + (np.abs(X[:, 0] - 1) > 7) if weighted else np.ones(n)
         problem = prepare_problem(adapter, X, y, weights if weighted else None)
         net = _make_net([make_member(adapter, problem)], [torch.Generator()], torch.device("cpu"))
         net.initialize()

@@ -103,7 +103,7 @@ class TestRegression:
 
 
 class TestStreams:
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=8)
     @given(st.lists(st.integers(2, 299), max_size=4), st.booleans(), st.booleans())
     def test_partial_fit_in_any_chunks_equals_fit(self, cuts, by_groups, into_head):
         groups = np.arange(300) // 25  # more groups than folds
