@@ -123,6 +123,13 @@ class TestHeadMomentsAndScores:
         accuracy = accuracy_score(Y, adapter.predict(X), sample_weight=WEIGHTS)
         assert adapter.score(X, Y, sample_weight=WEIGHTS) == accuracy
 
+    def test_without_a_head_the_weighted_covariance_is_whitened(self):
+        rows = X / X.std(axis=0)
+        weights = np.where(rows.sum(axis=1) > rows.sum(axis=1).mean(), 30.0, 0.1)
+        whitened = IsotropyLayer(None, solver="exact").fit(rows, sample_weight=weights)
+        covariance = np.cov(whitened.transform(rows).T, aweights=weights)
+        np.testing.assert_allclose(covariance / covariance[0, 0], np.eye(6), atol=0.03)
+
     def test_scoring_gets_the_weights_of_the_validation_rows(self):
         scoring = Recorder()
         CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK).fit(X, VALUES, sample_weight=WEIGHTS)

@@ -231,12 +231,12 @@ class TestAutomaticRidge:
         head = LinearHead(rng.normal(size=(3, 4)), np.zeros(3), classes)
         options = {"network": network, "coordinates": coordinates, "validation_fraction": None}
         adapter = IsotropyLayer(head, ridge=2.0, **options)
-        weights = 0.1 + (np.abs(X[:, 0] - 1) > 7) if weighted else np.ones(n)
-        problem = prepare_problem(adapter, X, y, weights if weighted else None)
+        weights = 0.1 + (np.abs(X[:, 0] - 1) > 7) if weighted else None
+        problem = prepare_problem(adapter, X, y, weights)
         net = _make_net([make_member(adapter, problem)], [torch.Generator()], torch.device("cpu"))
         net.initialize()
         points = torch.from_numpy(problem.inputs()).float()
-        own = torch.from_numpy(weights / weights.mean()).float()
+        own = torch.from_numpy(problem.row_weights() if weighted else np.ones(n)).float()
         with torch.no_grad():
             before = net.module_(points).outputs
             for parameter in net.module_.network.parameters():
