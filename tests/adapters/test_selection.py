@@ -175,16 +175,23 @@ class TestAutomaticRidge:
             assert 0.4 / explained < ridge < 5 / explained
 
     @pytest.mark.parametrize(
-        ("n", "size"), [(32, np.exp), pytest.param(128, np.ones_like, marks=pytest.mark.slow)]
+        ("n", "size", "copies"),
+        [
+            (32, np.exp, 1),
+            (32, np.ones_like, 4),
+            pytest.param(128, np.ones_like, 1, marks=pytest.mark.slow),
+        ],
     )
-    def test_noise_is_taken_for_signal_in_at_most_eight_percent(self, size, n):
-        found = []
+    def test_noise_is_taken_for_signal_in_at_most_eight_percent(self, n, size, copies):
+        """Copies of a row that share a group are one observation."""
+        groups, found = np.arange(n).repeat(copies), []
         for seed in range(200):
             rng = np.random.default_rng(seed)
             X = rng.normal(size=(n, 64))
             noise = (rng.normal(size=n) * size(X[:, 0]))[:, None]
-            noise /= noise.std()
-            found.append(automatic_ridge(X, noise, 0 * noise) < 98)
+            rows = X.repeat(copies, axis=0) + 1e-3 * rng.normal(size=(n * copies, 64))
+            targets = (noise / noise.std()).repeat(copies, axis=0)
+            found.append(automatic_ridge(rows, targets, 0 * targets, groups=groups) < 98)
         assert np.mean(found) <= 0.08
 
     def test_copies_that_share_a_group_are_no_signal(self):
