@@ -94,7 +94,7 @@ def changed(adapter, **changes):
 
 # One estimator of each base class and of each way to fit it passes all checks of scikit-learn.
 EVERY_CHECK = [
-    IsotropyLayer(max_epochs=1),
+    IsotropyLayer(max_epochs=1, validation_fraction=None),
     IsotropyLayer("ridge", solver="exact"),
     FlowAdapter(max_epochs=1, **FLOW),
     Whitening("pca", n_components=2),
