@@ -236,7 +236,7 @@ class TestAutomaticRidge:
         head = LinearHead(rng.normal(size=(3, 4)), np.zeros(3), classes)
         options = {"network": network, "coordinates": coordinates, "validation_fraction": None}
         adapter = IsotropyLayer(head, ridge=2.0, **options)
-        weights = 0.1 + (np.abs(X[:, 0] - 1) > 7) if weighted else None
+        weights = 1.0 + 10 * (np.abs(X[:, 0] - 1) > 7) if weighted else None
         problem = prepare_problem(adapter, X, y, weights)
         net = _make_net([make_member(adapter, problem)], [torch.Generator()], torch.device("cpu"))
         net.initialize()
