@@ -1,0 +1,267 @@
+"""Rows of the penalised adapters: ``sample_weight``, ``groups``, and the validation rows."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, log_loss, r2_score
+
+from isoadapt import (
+    CosRegAdapter,
+    FlowAdapter,
+    IsotropyLayer,
+    IStarAdapter,
+    LinearHead,
+    SpectrumControlAdapter,
+)
+from isoadapt.adapters._heads import fit_head
+from isoadapt.adapters._rows import distinct_rows, split_rows
+from tests.adapters.examples import distance_from
+
+pytestmark = pytest.mark.usefixtures("fixed_penalty")
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(120, 6)) * [4, 2, 1, 1, 0.5, 0.2] + 1
+Y = (X[:, 1:4].sum(axis=1) + RNG.normal(size=120) > 3).astype(int)
+VALUES = X[:, 1] - X[:, 2] + RNG.normal(size=120)
+COUNTS = RNG.integers(0, 4, size=120)
+WEIGHTS = RNG.uniform(0.5, 5, size=120)
+HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
+READS_VALUES = LinearHead([[0.0, 0.8, -0.8, 0.1, 0.0, 0.0]], [0.1])
+QUICK = {"max_epochs": 3, "batch_size": 16, "random_state": 0}
+LAST = {"validation_fraction": None, **QUICK}
+
+ADAPTERS = [
+    IsotropyLayer(HEAD, **QUICK),
+    IsotropyLayer("ridge", solver="exact"),
+    IStarAdapter(HEAD, network="mlp", head_training="joint", ridge=1.0, **QUICK),
+    CosRegAdapter(LogisticRegression(C=0.1), **QUICK),
+    SpectrumControlAdapter(None, **QUICK),
+]
+
+
+class Recorder:
+    """A scoring that records its arguments; the values of y identify the rows."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, estimator, X, y, sample_weight=None):
+        self.calls.append((y, sample_weight))
+        return 0.0
+
+
+class TestWeightsAreFrequencies:
+    @pytest.mark.parametrize("adapter", ADAPTERS, ids=repr)
+    def test_weights_equal_repeated_rows_and_those_of_weight_zero_are_ignored(self, adapter):
+        order = np.random.default_rng(1).permutation(120)
+        outlying = np.where((COUNTS > 0)[:, None], X, 1e3)
+        weighted = clone(adapter).fit(outlying[order], Y[order], sample_weight=COUNTS[order])
+        repeated = clone(adapter).fit(X.repeat(COUNTS, axis=0), Y.repeat(COUNTS))
+        np.testing.assert_allclose(weighted.transform(X), repeated.transform(X), rtol=1e-7)
+        losses = [
+            [epoch.get("train_loss", epoch.get("loss", 0.0)) for epoch in fitted.history_]
+            for fitted in (weighted, repeated)
+        ]
+        np.testing.assert_allclose(*losses, rtol=1e-6)
+
+    def test_equal_rows_with_different_labels_or_groups_are_not_merged(self):
+        rows = np.array([[1.0, 2.0], [1.0, 2.0], [-0.0, 3.0], [0.0, 3.0]], np.float32)
+        merged = distinct_rows(rows, np.array([0, 1, 1, 1]), None, None)
+        assert sorted(merged.weights) == [1, 1, 2]
+        merged = distinct_rows(rows, None, np.array([5, 5, 6, 7]), None)
+        assert sorted(merged.weights) == [1, 1, 2]
+        values = np.array([[1.0, 2.0], [1.0, 2.5], [0.0, 0.0], [0.0, 0.0]])
+        assert sorted(distinct_rows(rows, values, None, None).weights) == [1, 1, 2]
+
+
+class TestTaskLoss:
+    """Without a penalty, after one epoch that changes almost nothing."""
+
+    @pytest.mark.parametrize(
+        ("head", "y", "batch_size"), [(HEAD, Y, 16), (HEAD, Y, 1000), (READS_VALUES, VALUES, 64)]
+    )
+    def test_is_the_weighted_mean_and_of_values_one_minus_the_weighted_r2(
+        self, head, y, batch_size
+    ):
+        options = {"max_epochs": 1, "lr": 1e-12, "validation_fraction": None, "random_state": 0}
+        adapter = CosRegAdapter(head, lam=0.0, batch_size=batch_size, **options)
+        adapter.fit(X, y, sample_weight=WEIGHTS)
+        if head is HEAD:
+            expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=WEIGHTS)
+        else:
+            expected = 1 - r2_score(VALUES, head.predict(X), sample_weight=WEIGHTS)
+        assert adapter.history_[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
+
+    def test_exact_solver_has_the_weighted_mean(self):
+        adapter = IStarAdapter(HEAD, lam=0.0, zeta=0.0, solver="exact")
+        adapter.fit(X, Y, sample_weight=WEIGHTS)
+        expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=WEIGHTS)
+        assert adapter.history_[0]["loss"] == pytest.approx(expected)
+        free = adapter.set_params(ridge=0.0).fit(X, Y, sample_weight=WEIGHTS)
+        probabilities = free.predict_proba(X) - np.eye(2)[Y]
+        slopes = (WEIGHTS[:, None] * probabilities).T @ np.column_stack([X, np.ones(120)])
+        assert np.abs(slopes).max() < 1e-2 * WEIGHTS.sum()  # the gradient vanishes at the optimum
+
+    def test_scale_of_the_weights_has_no_effect(self):
+        for head, y in ((HEAD, Y), (READS_VALUES, VALUES)):
+            fits = [
+                CosRegAdapter(head, lam=0.0, **QUICK).fit(X, y, sample_weight=factor * WEIGHTS)
+                for factor in (1, 1000)
+            ]
+            np.testing.assert_allclose(fits[0].transform(X), fits[1].transform(X), rtol=1e-4)
+            losses = [[epoch["train_loss"] for epoch in fitted.history_[1:]] for fitted in fits]
+            np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+class TestHeadMomentsAndScores:
+    def test_head_and_score_are_weighted(self):
+        model = LogisticRegression(C=0.1)
+        adapter = IsotropyLayer(model, solver="exact").fit(X, Y, sample_weight=WEIGHTS)
+        expected = LinearHead.from_estimator(clone(model).fit(X, Y, sample_weight=WEIGHTS))
+        np.testing.assert_allclose(adapter.head_.coef_, expected.coef_, rtol=1e-3, atol=1e-5)
+        accuracy = accuracy_score(Y, adapter.predict(X), sample_weight=WEIGHTS)
+        assert adapter.score(X, Y, sample_weight=WEIGHTS) == accuracy
+
+    def test_without_a_head_the_weighted_covariance_is_whitened(self):
+        rows = X / X.std(axis=0)
+        weights = np.where(rows.sum(axis=1) > rows.sum(axis=1).mean(), 30.0, 0.1)
+        whitened = IsotropyLayer(None, solver="exact").fit(rows, sample_weight=weights)
+        covariance = np.cov(whitened.transform(rows).T, aweights=weights)
+        np.testing.assert_allclose(covariance / covariance[0, 0], np.eye(6), atol=0.03)
+
+    def test_scoring_gets_the_weights_of_the_validation_rows(self):
+        scoring = Recorder()
+        CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK).fit(X, VALUES, sample_weight=WEIGHTS)
+        of_value = dict(zip(VALUES, WEIGHTS, strict=True))
+        assert len(scoring.calls) > 200  # including the bootstrap samples
+        for y, sample_weight in scoring.calls[::20]:
+            np.testing.assert_allclose(sample_weight, [of_value[value] for value in y])
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"sample_weight": np.where(COUNTS == 2, -1, COUNTS)}, "[Nn]egative"),
+        ({"sample_weight": np.full(120, 1 / 120)}, "sample_weight sums to 1"),
+        ({"sample_weight": COUNTS[:-1]}, "sample_weight.shape"),
+        ({"sample_weight": np.where(COUNTS == 2, np.nan, COUNTS)}, "NaN"),
+        ({"sample_weight": np.arange(120) == 3}, "sample_weight sums to 1"),
+        ({"sample_weight": 2 * (np.arange(120) == 3)}, "X is constant"),
+        ({"groups": np.arange(119)}, r"groups has shape \(119,\)"),
+        ({"groups": np.zeros((120, 2))}, r"groups has shape \(120, 2\)"),
+        ({"groups": [None, *range(119)]}, "groups contains NaN or None"),
+    ],
+)
+def test_invalid_weights_and_groups_are_refused(given, word):
+    with pytest.raises(ValueError, match=word):
+        IsotropyLayer(HEAD, **QUICK).fit(X, Y, **given)
+
+
+class TestGroups:
+    @pytest.mark.parametrize(("fraction", "stratified"), [(0.1, False), (0.3, True), (0.5, True)])
+    def test_each_group_stays_on_one_side(self, fraction, stratified):
+        rng = np.random.default_rng(0)
+        labels = rng.choice(3, p=[0.6, 0.3, 0.1], size=600)
+        groups = rng.integers(0, 80, size=600)
+        given = labels if stratified else None
+        for seed in range(10):
+            sides = split_rows(600, given, fraction, np.random.RandomState(seed), groups)
+            assert not set(groups[sides[0]]) & set(groups[sides[1]])
+            np.testing.assert_array_equal(np.sort(np.concatenate(sides)), np.arange(600))
+            assert len(sides[1]) / 600 == pytest.approx(fraction, abs=0.04)
+            if stratified:
+                shares = [np.bincount(labels[side]) / len(side) for side in sides]
+                np.testing.assert_allclose(*shares, atol=0.08)
+
+    def test_every_class_has_training_rows(self):
+        labels = np.repeat([0, 1, 2, 3], [150, 30, 16, 4])
+        groups = np.concatenate([np.arange(150) // 5, np.arange(30) // 5 + 50, [90] * 16, [91] * 4])
+        for seed in range(20):
+            fitting, validating = split_rows(200, labels, 0.7, np.random.RandomState(seed), groups)
+            assert set(labels[fitting]) == {0, 1, 2, 3}
+            assert validating is not None
+
+    def test_fit_splits_by_groups(self):
+        groups = np.array([f"g{k}" for k in np.random.default_rng(2).integers(0, 30, size=120)])
+        scoring = Recorder()
+        adapter = CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK)
+        adapter.fit(X, VALUES, sample_weight=COUNTS, groups=groups)
+        validation = np.isin(VALUES, scoring.calls[0][0])
+        assert validation.any()
+        assert not set(groups[validation]) & set(groups[(COUNTS > 0) & ~validation])
+
+
+ONE_EPOCH = {"max_epochs": 1, "random_state": 0}
+TRAINED = [
+    IsotropyLayer(**ONE_EPOCH),
+    IsotropyLayer(None, network="mlp", **ONE_EPOCH),
+    IStarAdapter(None, **ONE_EPOCH),
+    CosRegAdapter(coordinates="raw", head_training="joint", **ONE_EPOCH),
+    SpectrumControlAdapter("ridge", **ONE_EPOCH),
+    FlowAdapter("logistic", alpha=0.5, n_blocks=1, hidden=4, **ONE_EPOCH),
+]
+
+
+def data(n=20, d=4):
+    return make_classification(n, d, n_informative=3, n_redundant=0, random_state=0)
+
+
+def losses_and_map(adapter, X, y):
+    """Losses of the first training, and outputs unless a second fit uses all rows."""
+    fitted = clone(adapter).fit(X, y)
+    losses = [entry["train_loss"] for entry in fitted.history_ if entry["epoch"]]
+    again = isinstance(adapter.head, str) and not isinstance(adapter, FlowAdapter)
+    return losses, None if again else fitted.transform(X).tolist()
+
+
+@pytest.mark.parametrize("adapter", TRAINED, ids=repr)
+def test_validation_rows_are_not_used_in_training(adapter):
+    """With one epoch there is no choice, so a change of a validation row has no effect."""
+    X, y = data(14)
+    before = losses_and_map(adapter, X, y)
+    without_effect = []
+    for row in range(len(X)):
+        changed = X.copy()
+        changed[row] = 3 - 2 * changed[row]
+        losses, outputs = losses_and_map(adapter, changed, y)
+        if outputs is not None:
+            outputs[row] = before[1][row]
+        if (losses, outputs) == before:
+            without_effect.append(row)
+    assert len(without_effect) == 4  # 0.3 of 14 rows
+
+
+@pytest.mark.parametrize("n", [39, 40])
+def test_head_on_few_rows_is_finally_fitted_to_all_rows(n):
+    """Fewer than ten rows for each of the four dimensions count as few."""
+    X, y = data(n)
+    layer = IsotropyLayer(**ONE_EPOCH).fit(X, y)
+    expected = fit_head("logistic", X, y)
+    assert np.array_equal(layer.head_.coef_, expected.coef_) == (n < 40)
+    given = IsotropyLayer(expected, **ONE_EPOCH).fit(X, y)
+    alone = clone(given).set_params(validation_fraction=None).fit(X, y)
+    assert np.allclose(layer.transform(X), alone.transform(X), atol=1e-5) == (n < 40)
+    assert not np.allclose(given.transform(X), alone.transform(X), atol=1e-5)
+
+
+def test_second_fit_runs_the_chosen_number_of_epochs():
+    X, y = data(30)
+    layer = IsotropyLayer(max_epochs=6, patience=2, random_state=0)
+    rng = np.random.RandomState(0)
+    rng.randint(2**31)  # draws the seed of the shuffles, as fit does
+    fitting, _ = split_rows(30, y, 0.3, rng)
+    layer.set_params(scoring=distance_from(fit_head("logistic", X[fitting], y[fitting]), X))
+    with pytest.warns(UserWarning, match="harms the task"):
+        layer.fit(X, y)
+    assert (layer.best_epoch_, layer.n_iter_) == (1, 3)
+    alone = IsotropyLayer(max_epochs=1, validation_fraction=None, random_state=0).fit(X, y)
+    np.testing.assert_allclose(layer.transform(X), alone.transform(X), atol=1e-5)
+
+
+def test_single_row_of_a_class_is_a_training_row():
+    y = np.where(np.arange(20) == 7, 2, np.arange(20) % 2)
+    for seed in range(8):
+        fitting, validating = split_rows(20, y, 0.3, np.random.RandomState(seed))
+        assert 7 in fitting
+        assert validating is not None
