@@ -135,47 +135,6 @@ def test_the_pages_figures_of_an_index_of_codes(task, name, shared):
     np.testing.assert_allclose(found, cells(f"{task}, {name}"), atol=0.03)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "file"), [("CoLA", "cola"), ("MRPC", "mrpc"), ("SST-2", "sst2_sentence")]
-)
-def test_the_pages_figures_of_bits(task, file, shared):
-    quantize = pytest.importorskip("sentence_transformers").quantize_embeddings
-    rows, queries, head = embeddings(shared, file)
-    adapter, labels = Whitening(shrinkage=0.1).fit(rows), head.predict(rows)
-    found = []
-    for a, b in ((rows, queries), (adapter.transform(rows), adapter.transform(queries))):
-        documents, asked = unit(a).astype(np.float32), unit(b).astype(np.float32)
-        share = np.array([(documents[labels == label] > 0).mean(axis=0) for label in (0, 1)])
-        bits = quantize(documents, "ubinary")
-        low, high = ranges = np.stack([documents.min(axis=0), documents.max(axis=0)])
-        codes, coded = (quantize(each, "int8", ranges=ranges) for each in (documents, asked))
-        decode = lambda each: unit((each + 128.5) * (high - low) / 255 + low)  # noqa: B023, E731
-        index = faiss.IndexBinaryFlat(rows.shape[1])
-        index.add(bits)
-        indexes = [(index, quantize(asked, "ubinary"))]
-        for given, query in ((codes, coded), (decode(codes), decode(coded))):
-            indexes.append((faiss.IndexFlatIP(rows.shape[1]), query.astype(np.float32)))
-            indexes[-1][0].add(given.astype(np.float32))
-        best = faiss.IndexFlatIP(rows.shape[1])
-        best.add(documents)
-        truth = best.search(asked, 10)[1]
-        answers = [each.search(query, 10)[1] for each, query in indexes]
-        found.append(
-            [
-                100 * (np.minimum(share, 1 - share) < 0.01).mean(),
-                100 * len(np.unique(bits, axis=0)) / len(bits),
-                *(
-                    np.mean([len({*x} & {*y}) / 10 for x, y in zip(z, truth, strict=True)])
-                    for z in answers
-                ),
-            ]
-        )
-    page = np.array(cells(task)).reshape(-1, 2).T
-    np.testing.assert_allclose(np.array(found)[:, :2], page[:, :2], atol=0.6)
-    np.testing.assert_allclose(np.array(found)[:, 2:], page[:, 2:], atol=0.01)
-
-
 def test_what_is_no_linear_transform(monkeypatch):
     with pytest.raises(ValueError, match="not an affine map"):
         to_faiss(FlowAdapter(max_epochs=1).fit(X))
