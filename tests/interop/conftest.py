@@ -7,7 +7,8 @@ import pytest
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import LogitPreservingWhitening, TransformerEncoder, load_checkpoint
-from isoadapt.interop import export_onnx, merge_into_checkpoint, to_sentence_transformer
+from isoadapt.interop import merge_into_checkpoint, save_adapter, to_sentence_transformer
+from tests.cli.command_line import succeed
 from tests.interop.examples import blurred
 from tests.tiny_models import save_model
 
@@ -57,8 +58,11 @@ def merged(source, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def onnx(source, tmp_path_factory):
-    """The folder of the source's graph; do not write to it."""
+    """The folder of the source's graph, which the command line wrote; do not write to it."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    model = make_pipeline(source.encoder, source.adapter)
-    return export_onnx(model, tmp_path_factory.mktemp("onnx") / "served" / "model.onnx").parent
+    folder = tmp_path_factory.mktemp("onnx")
+    given = {"base_model": source.encoder, "data": {"max_length": LENGTH}}
+    saved = save_adapter(source.adapter, folder / "adapter", **given)
+    succeed("export", saved, "--model", source.folder, "--out", folder / "served", "--onnx")
+    return folder / "served"

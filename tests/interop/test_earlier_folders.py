@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
-from isoadapt.interop import load_adapter
+from isoadapt.geometry import Moments
+from isoadapt.interop import load_adapter, save_adapter
 
 FOLDERS = Path(__file__).parent / "folders"
 EXPECTED = json.loads((FOLDERS / "expected.json").read_text())
@@ -25,6 +26,16 @@ def test_they_hold_every_map_that_may_be_stored():
     configs = "".join((FOLDERS / name / "config.json").read_text() for name in EXPECTED["adapted"])
     assert {name for name in STORABLE_MAPS if f'"type": "{name}"' in configs} == {*STORABLE_MAPS}
     assert [map_name(tuple.__new__(map_class(name))) for name in STORABLE_MAPS] == [*STORABLE_MAPS]
+
+
+def test_moments_without_the_higher_ones_load_and_go_on(tmp_path):
+    adapter, rows = load_adapter(FOLDERS / "logit-preserving"), np.array(EXPECTED["rows"])
+    arrays = adapter.moments_.to_arrays()
+    lower = {name: arrays[name] for name in ("count", "mean", "scatter")}
+    adapter.moments_ = Moments.from_arrays(lower)
+    again = load_adapter(save_adapter(adapter, tmp_path / "a")).partial_fit(rows)
+    assert again.moments_.count == lower["count"] + len(rows)
+    assert again.moments_.fourth is None
 
 
 def test_a_multi_label_head_had_a_class_of_its_own():

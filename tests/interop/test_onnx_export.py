@@ -19,18 +19,9 @@ from isoadapt import (
     TransformerEncoder,
     Whitening,
 )
-from isoadapt.interop import _onnx, export_onnx, save_adapter
-from tests.cli.command_line import succeed
+from isoadapt.interop import _onnx, export_onnx
 from tests.interop.examples import CLASSES, ROWS, without_isoadapt
-from tests.tiny_models import (
-    ARCHITECTURES,
-    MORE_ARCHITECTURES,
-    TEXTS,
-    make_model,
-    make_tokenizer,
-    save_model,
-    save_pair,
-)
+from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, save_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -135,50 +126,27 @@ class TestOutputs:
             patch.setitem(sys.modules, "torch", None)
             exec(code, {})
         assert capsys.readouterr().out.splitlines() == ["sentence_vector (1, 16)", "logits (1, 3)"]
-        assert "Labels: by id2label and problem_type" in card
-        assert "cosines" in card
-        assert "Empty texts" not in card
 
-    @pytest.mark.slow
-    def test_the_card_says_that_empty_texts_have_no_tokens(self, tmp_path):
-        model = make_model(num_hidden_layers=1), make_tokenizer("gpt2")  # without special tokens
-        adapted = AdaptedEncoder(save_pair(*model, tmp_path / "m"), LogitPreservingWhitening())
-        file = export_onnx(adapted.fit(ROWS), tmp_path / "served" / "model.onnx")
-        assert "Empty texts: leave them out" in (file.parent / "README.md").read_text()
+
+SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}
+SLOW = [("regression", 3), ("multi_label_classification", 3), (None, 1)]
 
 
 @pytest.mark.parametrize(
     ("problem", "num_labels"),
-    [
-        ("sigmoid", 1),
-        *(
-            pytest.param(problem, n, marks=pytest.mark.slow)
-            for problem, n in [
-                ("regression", 3),
-                ("regression", 1),
-                ("multi_label_classification", 3),
-                ("multi_label_classification", 1),
-                (None, 1),
-                ("single_label_classification", 2),
-            ]
-        ),
-    ],
+    [("sigmoid", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
 )
 def test_the_service_answers_as_the_model(problem, num_labels, tmp_path):
-    options = {"problem_type": problem, "num_labels": num_labels, "num_hidden_layers": 1}
-    if problem == "sigmoid":
-        del options["problem_type"]
-        options["sentence_transformers"] = {"activation_fn": "torch.nn.Sigmoid"}
+    options = {"problem_type": problem} if problem != "sigmoid" else SIGMOID
+    options = options | {"num_labels": num_labels, "num_hidden_layers": 1}
     model = AdaptedEncoder(save_model(tmp_path / "m", **options), LogitPreservingWhitening())
     expected = model.fit(ROWS).predict(TEXTS)
     answers, _ = service()(export_onnx(model, tmp_path / "served" / "model.onnx").parent)(TEXTS)
-    if problem == "regression" or (problem, num_labels) == (None, 1):
+    if problem in ("regression", None):
         np.testing.assert_allclose(np.squeeze(answers), np.squeeze(expected), rtol=1e-4)
-    elif problem in ("multi_label_classification", "sigmoid"):
+    else:
         rows = expected.reshape(len(TEXTS), -1)
         assert answers == [[f"LABEL_{number}" for number in np.flatnonzero(row)] for row in rows]
-    else:
-        assert answers == [f"LABEL_{label}" for label in expected]
 
 
 class TestErrors:
@@ -215,13 +183,3 @@ class TestErrors:
         with pytest.raises(ValueError, match="of the exported model differ"):
             export_onnx(model, tmp_path / "served" / "model.onnx")
         assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.slow
-def test_the_command_line(source, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    encoder = TransformerEncoder(source.folder)
-    save_adapter(source.adapter, "a", base_model=encoder)
-    completed = succeed("export", "a", "--model", source.folder, "--out", "m", "--onnx")
-    assert "Use: m/README.md" in completed.stdout
-    check(make_pipeline(encoder, source.adapter), tmp_path / "m" / "model.onnx")

@@ -1,7 +1,5 @@
 """Pipelines in adapter folders: what merge_into_checkpoint takes, save_adapter takes too."""
 
-import json
-
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -16,10 +14,10 @@ from isoadapt import (
     TransformerEncoder,
     Whitening,
 )
-from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
+from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.interop._folder import read_config
 from isoadapt.losses import CosRegLoss
-from tests.interop.examples import HEAD, LABELS, X, edit_json
+from tests.interop.examples import HEAD, LABELS, X
 from tests.tiny_models import TEXTS
 
 PIPELINES = {
@@ -51,8 +49,6 @@ def test_a_pipeline_of_adapters(name, tmp_path):
         np.testing.assert_array_equal(loaded.predict(X), pipeline.predict(X))
     again = load_adapter(save_adapter(loaded, tmp_path / "b"))
     np.testing.assert_array_equal(again.transform(X), loaded.transform(X))
-    alone = save_adapter(pipeline[0] if name == "two" else Whitening().fit(X), tmp_path / "c")
-    assert read_config(alone)["format_version"] == 1
 
 
 def test_a_pipeline_from_texts(shallow, tmp_path):
@@ -69,27 +65,21 @@ def test_a_pipeline_from_texts(shallow, tmp_path):
     assert 'load_adapter("path/to/this/folder").transform(texts)' in card
 
 
-def test_steps_that_do_not_fit_together_are_refused(tmp_path):
-    pipeline = make_pipeline(Whitening(n_components=3), Whitening()).fit(X)
-    folder = save_adapter(pipeline, tmp_path / "a")
-    steps = json.loads((folder / "config.json").read_text())["steps"]
-    for wrong in (steps[::-1], [steps[0], steps[0]], [steps[0] | {"name": 1}, steps[1]]):
-        edit_json(folder / "config.json", sign=True, steps=wrong)
-        with pytest.raises(AdapterFolderError):
-            load_adapter(folder)
+PENALISED = PenaltyAdapter(CosRegLoss(), head=HEAD, max_epochs=1)
+NARROW = Whitening("pca", n_components=3).fit(X)
 
 
 @pytest.mark.parametrize(
     ("pipeline", "message"),
     [
         (make_pipeline("passthrough"), "Pipeline without an adapter"),
-        (make_pipeline(Whitening(), PenaltyAdapter(CosRegLoss(), max_epochs=1)), "penalty is code"),
+        (make_pipeline(Whitening().fit(X), PENALISED.fit(X, LABELS)), "penalty is code"),
+        (make_pipeline(NARROW, Whitening().fit(X)), "takes 5 features, but receives 3"),
     ],
 )
-@pytest.mark.usefixtures("fixed_penalty")
 def test_what_cannot_be_saved(pipeline, message, tmp_path):
-    with pytest.raises(TypeError, match=message):
-        save_adapter(pipeline.fit(X, LABELS), tmp_path / "a")
+    with pytest.raises((TypeError, ValueError), match=message):
+        save_adapter(pipeline, tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 
 
