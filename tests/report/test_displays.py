@@ -253,13 +253,13 @@ class TestEmbeddingMap:
     def test_each_panel_is_the_principal_plane_of_its_set(self):
         Z = X @ RNG.normal(size=(6, 3))  # another number of columns
         display = EmbeddingMapDisplay.from_embeddings(X, Z, LABELS)
-        drawn = zip((X, Z), (display.before, display.after), display.shares, strict=True)
-        for points, found, share in drawn:
+        for number, points in enumerate((X, Z)):
             values, vectors = np.linalg.eigh(np.cov(points.T, bias=True))
             plane = (points - points.mean(0)) @ vectors[:, :-3:-1] / np.sqrt(values[-1])
-            signs = np.sign((plane * found).sum(0))
-            np.testing.assert_allclose(found, plane * signs, atol=1e-9)
+            found, share = (display.before, display.after)[number], display.shares[number]
+            np.testing.assert_allclose(found, plane * np.sign((plane * found).sum(0)), atol=1e-9)
             assert share == pytest.approx(values[-2:].sum() / values.sum())
+            assert f"{100 * share:.3g} %" in display.axes_[number].get_title()
 
     def test_both_panels_have_one_scale_and_a_round_cloud_is_round(self):
         flat = RNG.normal(size=(2000, 5)) @ np.diag([30, 1, 1, 1, 1])
@@ -275,12 +275,11 @@ class TestEmbeddingMap:
     def test_scale_and_shift_of_either_set_change_nothing(self):
         Z = X @ RNG.normal(size=(6, 6))
         one = EmbeddingMapDisplay.from_embeddings(X, Z)
-        other = EmbeddingMapDisplay.from_embeddings(100 * X + 3, Z / 7 - 1)
-        np.testing.assert_allclose(other.before, one.before, atol=1e-9)
-        np.testing.assert_allclose(other.after, one.after, atol=1e-9)
-        far = EmbeddingMapDisplay.from_embeddings(X + 1e7, Z)  # as vectors with a common direction
-        np.testing.assert_allclose(far.before, one.before, atol=1e-7)
-        np.testing.assert_allclose(far.shares, one.shares)
+        far = X + 1e7  # as vectors with a common direction
+        other = EmbeddingMapDisplay.from_embeddings(far, Z / 7 - 1)
+        np.testing.assert_allclose(other.before, one.before, atol=1e-7)
+        np.testing.assert_allclose(other.after, one.after, atol=1e-7)
+        np.testing.assert_allclose(other.shares, one.shares)
 
     def test_points_by_class(self):
         colours = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0, 0.9]]
@@ -291,8 +290,6 @@ class TestEmbeddingMap:
             coordinates = getattr(display, panel)[name == LABELS.astype(str)]
             np.testing.assert_array_equal(drawn.get_offsets(), coordinates)
             np.testing.assert_array_equal(drawn.get_facecolor()[0, :3], colours[int(name)])
-        for axes, share in zip(display.axes_, display.shares, strict=True):
-            assert f"{100 * share:.3g} %" in axes.get_title()
         plain = EmbeddingMapDisplay.from_embeddings(X, X)
         assert set(plain.points_) == {("before", ""), ("after", "")}
 
