@@ -80,7 +80,8 @@ class TestLogits:
             close(out / str(number), expected_logits(adapter, encoder))
 
     def test_pipelines_merge(self, source, tmp_path):
-        encoder, head, X = source.encoder, source.head, source.rows
+        encoder, head = load_checkpoint(source.folder)
+        X = source.rows
         first = Whitening("pca", n_components=12, shrinkage=0.1).fit(X)
         second = Whitening(shrinkage=0.2, strength=0.5, head="logistic")
         second.fit(first.transform(X), CLASSES)
@@ -272,7 +273,7 @@ def mlp(head, X):
     [
         (mlp, ValueError, r"network='mlp'.* is not an affine map.*AdaptedEncoder"),
         (lambda _, X: Whitening().fit(X[:, :7]), ValueError, "n_features_in_=7.*width 16"),
-        (lambda _, X: Whitening(n_components=3).fit(X), ValueError, "returns 3 features"),
+        (lambda _, X: Whitening("pca", n_components=3).fit(X), ValueError, "returns 3 features"),
         (huge, ValueError, "beyond float32"),
         (lambda *_: Whitening(), NotFittedError, "not fitted"),
         (lambda *_: make_pipeline(Whitening()), NotFittedError, "not fitted"),
