@@ -156,6 +156,9 @@ def test_what_only_a_cross_encoder_reads_is_compared(tmp_path):
     adapter = fit(tmp_path / "cross")
     folder = merge_into_checkpoint(adapter, tmp_path / "cross", tmp_path / "merged")
     succeed("check", folder)
+    served = to_sentence_transformer(adapter, tmp_path / "cross", tmp_path / "served")
+    for written in (folder, served):
+        assert load_checkpoint(written)[1].classes_.tolist() == [0, 1]  # still of a sigmoid
     for name, entry in (
         ("sentence_bert_config.json", "max_seq_length"),
         ("config_sentence_transformers.json", "activation_fn"),

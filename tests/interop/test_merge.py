@@ -119,6 +119,15 @@ class TestLogits:
         merge_into_checkpoint(adapter, folder, tmp_path / "out")
         close(tmp_path / "out", expected_logits(adapter, encoder))
 
+    def test_a_sigmoid(self, tmp_path):
+        """One output of the checkpoint is two classes of its head."""
+        sigmoid = {"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}
+        folder = save_model(tmp_path / "model", num_labels=1, num_hidden_layers=1, **sigmoid)
+        encoder, head = load_checkpoint(folder)
+        assert head.classes_.tolist() == [0, 1]
+        adapter = LogitPreservingWhitening(head).fit(blurred(encoder))
+        close(merge_into_checkpoint(adapter, folder, tmp_path / "out"), logits_of(folder))
+
 
 def test_composition_is_the_sequence():
     rng = np.random.default_rng(0)

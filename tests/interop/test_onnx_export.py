@@ -20,6 +20,7 @@ from isoadapt import (
     Whitening,
 )
 from isoadapt.interop import _onnx, export_onnx
+from isoadapt.interop._pipeline import take_apart
 from tests.interop.examples import CLASSES, ROWS, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, save_model
 
@@ -57,6 +58,13 @@ def same(found, expected):
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
+def readout(source, space):
+    encoder = TransformerEncoder(source.folder, pooling="readout")
+    columns = encoder.transform(ROWS)
+    adapter = TeacherReadout(source.head, ridge=1.0, space=space)
+    return make_pipeline(encoder, adapter.fit(columns, columns[:, -8:]))
+
+
 def check(model, file, texts=TEXTS, n=3):
     """Vectors are those of the model; returns all outputs, and the labels."""
     found = served(file, texts, n)
@@ -74,29 +82,23 @@ class TestOutputs:
         assert service()(onnx)(TEXTS)[0] == labels
 
     @pytest.mark.filterwarnings("ignore:R² of the teacher")
-    @pytest.mark.parametrize("space", ["teacher", pytest.param("head", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("space", ["teacher", "head"])
+    def test_the_maps_of_a_readout_of_all_layers(self, source, space):
+        model = readout(source, space)
+        columns = model[0].transform(TEXTS)
+        outputs = _onnx._outputs(take_apart(model), model[0])
+        same(outputs.vectors(columns), model.transform(TEXTS))
+        same(outputs.logits(columns), model.decision_function(TEXTS))
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:R² of the teacher")
+    @pytest.mark.parametrize("space", ["teacher", "head"])
     def test_the_readout_of_all_layers(self, source, tmp_path, space):
-        encoder = TransformerEncoder(source.folder, pooling="readout")
-        columns = encoder.transform(ROWS)
-        adapter = TeacherReadout(source.head, ridge=1.0, space=space)
-        model = make_pipeline(encoder, adapter.fit(columns, columns[:, -8:]))
-        found, labels = check(model, export_onnx(model, tmp_path / "served" / "model.onnx"))
-        assert found["logits"].shape == (len(TEXTS), 3)
+        model = readout(source, space)
+        _, labels = check(model, export_onnx(model, tmp_path / "served" / "model.onnx"))
         assert labels == [f"LABEL_{label}" for label in model.predict(TEXTS)]
 
-    def test_a_head_of_other_labels(self, shallow, tmp_path):
-        names = np.array(["zero", "two", "one"])[CLASSES]
-        encoder = TransformerEncoder(shallow, pooling="mean", layer=0)
-        adapter = Whitening().fit(encoder.transform(ROWS))
-        vectors = make_pipeline(encoder, adapter)
-        last = LogisticRegression().fit(vectors.transform(ROWS), names)
-        file = tmp_path / "served" / "model.onnx"
-        found, labels = check(vectors, export_onnx(make_pipeline(encoder, adapter, last), file))
-        assert labels == last.predict(vectors.transform(TEXTS)).tolist()
-        expected = last.predict_log_proba(vectors.transform(TEXTS))
-        np.testing.assert_allclose(log_softmax(found["logits"], axis=1), expected, atol=1e-4)
-
-    def test_length_case_and_unit_length(self, bare, tmp_path):
+    def test_other_labels_with_length_case_and_unit_length(self, bare, tmp_path):
         library = pytest.importorskip("sentence_transformers")
         modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
         first = modules.Transformer(str(bare), do_lower_case=True)
@@ -104,12 +106,18 @@ class TestOutputs:
         model.max_seq_length = 9
         model.save(str(tmp_path / "sentence"))
         encoder = TransformerEncoder(tmp_path / "sentence")
-        adapted = make_pipeline(encoder, Whitening(n_components=4).fit(encoder.transform(ROWS)))
-        file = export_onnx(adapted, tmp_path / "served" / "model.onnx", normalize=True)
+        adapter = Whitening("pca", n_components=4).fit(encoder.transform(ROWS))
+        names = np.array(["zero", "two", "one"])[CLASSES]
+        last = LogisticRegression().fit(adapter.transform(encoder.transform(ROWS)), names)
+        whole = make_pipeline(encoder, adapter, last)
+        file = export_onnx(whole, tmp_path / "served" / "model.onnx", normalize=True)
         texts = [text.upper() for text in TEXTS]
-        found, expected = served(file, texts), adapted.transform(texts)
-        assert list(found) == ["sentence_vector"]
+        found, expected = served(file, texts), adapter.transform(encoder.transform(texts))
         same(found["sentence_vector"], expected / np.linalg.norm(expected, axis=1, keepdims=True))
+        logits = log_softmax(found["logits"], axis=1)
+        np.testing.assert_allclose(logits, last.predict_log_proba(expected), atol=1e-4)
+        labels = json.loads((file.parent / "config.json").read_text())["id2label"]
+        assert list(labels.values()) == last.classes_.tolist()
 
     @pytest.mark.slow
     @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
@@ -129,13 +137,11 @@ class TestOutputs:
 
 
 SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}
-SLOW = [("regression", 3), ("multi_label_classification", 3), (None, 1)]
+KINDS = [("sigmoid", 1), ("regression", 3), ("multi_label_classification", 3), (None, 1)]
 
 
-@pytest.mark.parametrize(
-    ("problem", "num_labels"),
-    [("sigmoid", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("problem", "num_labels"), KINDS)
 def test_the_service_answers_as_the_model(problem, num_labels, tmp_path):
     options = {"problem_type": problem} if problem != "sigmoid" else SIGMOID
     options = options | {"num_labels": num_labels, "num_hidden_layers": 1}
