@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 import sys
 import warnings
 
@@ -24,8 +25,9 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
+from isoadapt.adapters import Affine
 from isoadapt.interop import load_adapter, save_adapter, to_sentence_transformer
-from isoadapt.interop._differences import Expected, compared
+from isoadapt.interop._differences import Expected, compared, rounding_limit
 from tests.interop.conftest import LENGTH
 from tests.interop.examples import CLASSES, ROWS, blurred, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, save_model
@@ -113,6 +115,7 @@ class TestModules:
         model = library.SentenceTransformer(modules=parts, device="cpu")
         model.max_seq_length = LENGTH
         model.save(str(tmp_path / "model"))
+        shutil.copy(bare / "tokenizer.json", tmp_path / "model")  # as earlier versions wrote it
         encoder = TransformerEncoder(tmp_path / "model")
         pipeline = pipeline_of(encoder, Whitening(n_components=4))
         out = to_sentence_transformer(pipeline, tmp_path / "model", tmp_path / "out")
@@ -265,6 +268,14 @@ class TestDifferences:
         card = (out / "README.md").read_text()
         assert float(re.search(r"cosines ([\d.e-]+)", card)[1]) > 1e-4
         assert "The folder differs by more" not in card
+
+    def test_a_map_that_takes_a_large_mean_away_amplifies_rounding(self):
+        small = np.random.default_rng(0).normal(size=(20, 4))
+        vectors = small + 1000
+        gain = (np.linalg.norm(vectors, axis=1) / np.linalg.norm(small, axis=1)).max()
+        centring = Affine(np.eye(4), np.full(4, -1000.0))
+        assert rounding_limit(centring, vectors) == pytest.approx(2e-6 * gain)
+        assert rounding_limit(Affine(9 * np.eye(4), np.zeros(4)), vectors) == 1e-5
 
     def test_another_neighbour_or_prediction_is_an_error(self):
         angles = np.array([0.0, 0.100, -0.101, 2.0])  # the first vector's neighbours nearly tie
