@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from isoadapt import (
 )
 from isoadapt.interop import _onnx, export_onnx
 from isoadapt.interop._pipeline import take_apart
-from tests.interop.examples import CLASSES, ROWS, without_isoadapt
+from tests.interop.examples import CLASSES, ROWS, edit_json, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, save_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -102,11 +101,11 @@ class TestOutputs:
     def test_other_labels_with_length_case_and_unit_length(self, bare, tmp_path):
         library = pytest.importorskip("sentence_transformers")
         modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
-        first = modules.Transformer(str(bare), do_lower_case=True)
-        model = library.SentenceTransformer(modules=[first, modules.Pooling(16)], device="cpu")
+        parts = [modules.Transformer(str(bare)), modules.Pooling(16)]
+        model = library.SentenceTransformer(modules=parts, device="cpu")
         model.max_seq_length = 9
         model.save(str(tmp_path / "sentence"))
-        shutil.copy(bare / "tokenizer.json", tmp_path / "sentence")  # as earlier versions wrote it
+        edit_json(tmp_path / "sentence" / "sentence_bert_config.json", do_lower_case=True)
         encoder = TransformerEncoder(tmp_path / "sentence")
         adapter = Whitening("pca", n_components=4).fit(encoder.transform(ROWS))
         names = np.array(["zero", "two", "one"])[CLASSES]

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import shutil
 import sys
 import warnings
 
@@ -29,7 +28,7 @@ from isoadapt.adapters import Affine
 from isoadapt.interop import load_adapter, save_adapter, to_sentence_transformer
 from isoadapt.interop._differences import Expected, compared, rounding_limit
 from tests.interop.conftest import LENGTH
-from tests.interop.examples import CLASSES, ROWS, blurred, without_isoadapt
+from tests.interop.examples import CLASSES, ROWS, blurred, edit_json, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, save_model
 
 library = pytest.importorskip("sentence_transformers")
@@ -110,12 +109,12 @@ class TestClassifiers:
 
 class TestModules:
     def test_length_case_and_normalisation_of_a_sentence_transformers_folder(self, bare, tmp_path):
-        first = modules.Transformer(str(bare), do_lower_case=True)
-        parts = [first, modules.Pooling(16, ("mean", "max")), modules.Normalize()]
+        pooling = modules.Pooling(16, ("mean", "max"))
+        parts = [modules.Transformer(str(bare)), pooling, modules.Normalize()]
         model = library.SentenceTransformer(modules=parts, device="cpu")
         model.max_seq_length = LENGTH
         model.save(str(tmp_path / "model"))
-        shutil.copy(bare / "tokenizer.json", tmp_path / "model")  # as earlier versions wrote it
+        edit_json(tmp_path / "model" / "sentence_bert_config.json", do_lower_case=True)
         encoder = TransformerEncoder(tmp_path / "model")
         pipeline = pipeline_of(encoder, Whitening(n_components=4))
         out = to_sentence_transformer(pipeline, tmp_path / "model", tmp_path / "out")
