@@ -1,4 +1,4 @@
-"""Small fitted adapters of every class, the checksum of a folder, and a place without isoadapt."""
+"""Small fitted adapters of every class, texts, and a place without isoadapt."""
 
 import hashlib
 import json
@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from isoadapt import adapters
+from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead
+from tests.tiny_models import WORDS
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(120, 5)) @ rng.normal(size=(5, 5)) + 2
@@ -17,6 +19,8 @@ LABELS = np.array(["bad", "fair", "good"])[rng.integers(0, 3, 120)]
 VALUES = X @ rng.normal(size=5) + rng.normal(size=120)
 HEAD = LinearHead(rng.normal(size=(3, 5)), rng.normal(size=3), ["fair", "good", "bad"])
 VECTORS = np.tanh(X @ rng.normal(size=(5, 7)))
+ROWS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 60)]  # texts to fit to
+CLASSES = rng.integers(0, 3, len(ROWS))
 
 VARIANTS = {
     "default": {},
@@ -38,6 +42,12 @@ def checksum(config):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def edit_json(file, sign=False, **entries):
+    """Change entries of a JSON file, and its checksum on request."""
+    content = json.loads(file.read_text()) | entries
+    file.write_text(json.dumps(content | ({"sha256": checksum(content)} if sign else {})))
+
+
 def make(name, variant="default"):
     """An adapter, not fitted; None where the class does not know the variant."""
     cls = getattr(adapters, name)
@@ -53,15 +63,40 @@ def make(name, variant="default"):
     return adapter
 
 
-def fitted(name, variant="default", X=X):
-    adapter = make(name, variant)
-    return adapter.fit(X, targets(name, variant)[: len(X)])
+def fitted(name, variant="default"):
+    return make(name, variant).fit(X, targets(name, variant))
 
 
 def targets(name, variant="default"):
     if name == "TeacherReadout":
         return VECTORS
     return VALUES if variant == "ridge" else LABELS
+
+
+def blurred(encoder):
+    """Embeddings of ROWS with noise: a random model leaves some directions all but empty.
+
+    Whitening would amplify the rounding of single precision in them.
+    """
+    embeddings = encoder.transform(ROWS).astype(np.float64)
+    return embeddings + 0.3 * embeddings.std() * rng.normal(size=embeddings.shape)
+
+
+def same(first, second):
+    """Equal through and through: types, dtypes, shapes and every bit."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, np.ndarray):
+        return first.dtype == second.dtype and np.array_equal(first, second)
+    if isinstance(first, LinearHead | RowSketch):
+        return same(vars(first), vars(second))
+    if hasattr(first, "to_arrays"):
+        return same(first.to_arrays(), second.to_arrays())
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second or (first != first and second != second)
 
 
 @contextmanager

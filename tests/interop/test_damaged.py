@@ -12,17 +12,10 @@ from safetensors.numpy import load_file, save
 
 from isoadapt import Whitening
 from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
-from tests.interop.examples import X, checksum, fitted
-from tests.interop.test_folder import same
+from tests.interop.examples import X, checksum, fitted, same
 
 CONFIG, TENSORS = "config.json", "adapter.safetensors"
-SOURCES = [
-    ("Whitening", "pca"),
-    ("LogitPreservingWhitening", "frozen"),
-    ("IsotropyLayer", "mlp"),
-    ("ClusterIsotropy", "default"),
-    ("FlowAdapter", "default"),
-]
+SOURCES = [("Whitening", "pca"), ("IsotropyLayer", "mlp"), ("FlowAdapter", "unsupervised")]
 
 
 class Watch:
@@ -82,106 +75,65 @@ def load(folder):
 
 def signed(config, tensors):
     """The folder of someone who knows how the checksums are made."""
-    blob = tensors if isinstance(tensors, bytes) else save(tensors)
-    config = config | {"tensors": {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}}
+    blob = save(tensors)
+    config["tensors"] = {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}
     config["sha256"] = checksum(config)
     return {CONFIG: json.dumps(config).encode(), TENSORS: blob}
 
 
-def flip(data, rng):
-    data = bytearray(data)
-    for _ in range(rng.choice([1, 1, 3])):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return bytes(data)
+def damaged(data, rng):
+    """Bits flipped, the end or some bytes cut off, or bytes put in."""
+    start, n = rng.randrange(len(data)), rng.randint(1, 9)
+    flipped = bytes([data[start] ^ 1 << rng.randrange(8)])
+    ways = [flipped + data[start + 1 :], b"", data[start + n :], rng.randbytes(n) + data[start:]]
+    return data[:start] + rng.choice(ways)
 
 
-def cut(data, rng):
-    return data[: rng.randrange(len(data))]
-
-
-def cut_out(data, rng):
-    start = rng.randrange(len(data))
-    return data[:start] + data[start + rng.randint(1, 9) :]
-
-
-def put_in(data, rng):
-    start = rng.randrange(len(data))
-    return data[:start] + rng.randbytes(rng.randint(1, 9)) + data[start:]
-
-
-@pytest.mark.parametrize("damage", [flip, cut, cut_out, put_in])
-def test_damaged_bytes(damage, sources, tmp_path):
+def test_damaged_bytes(sources, tmp_path):
     rng = random.Random(0)
     refused = 0
-    for i in range(60):
+    for i in range(120):
         adapter, files, _ = sources[i % len(SOURCES)]
         name = rng.choice([CONFIG, TENSORS])
-        changed = files | {name: damage(files[name], rng)}
-        loaded = load(write(tmp_path / str(i), changed))
+        loaded = load(write(tmp_path / str(i), files | {name: damaged(files[name], rng)}))
         refused += loaded is None
         assert loaded is None or same(vars(loaded), vars(adapter))
-    assert refused > 45
-
-
-def test_layout_of_the_configuration_does_not_matter(sources, tmp_path):
-    adapter, files, _ = sources[0]
-    config = json.loads(files[CONFIG])
-    text = json.dumps(dict(reversed(config.items())), indent=7)
-    loaded = load(write(tmp_path / "a", files | {CONFIG: text.encode()}))
-    assert same(vars(loaded), vars(adapter))
+    assert refused > 90
 
 
 MAP, OFFSET = "state.map_.matrix", "state.map_.offset"
 
 
-def change_tensors(change):
-    def apply(config, tensors):
-        tensors = dict(tensors)
-        change(tensors)
-        return config, tensors
-
-    return apply
-
-
-def change_config(*path, value):
-    def apply(config, tensors):
-        parent = config
+def config_with(*path, value):
+    def change(config, arrays):
         for key in path[:-1]:
-            parent = parent[key]
-        parent[path[-1]] = value
-        return config, tensors
+            config = config[key]
+        config[path[-1]] = value
 
-    return apply
+    return change
 
 
 def rebuilt(name, array):
     """Another array in both files, so that they agree."""
 
-    def apply(config, tensors):
-        node = config
+    def change(config, arrays):
         for key in name.split("."):
-            node = node[key]
-        node |= {"dtype": array.dtype.name, "shape": list(array.shape), "order": "C"}
-        return config, tensors | {name: array}
+            config = config[key]
+        config |= {"dtype": array.dtype.name, "shape": list(array.shape), "order": "C"}
+        arrays[name] = array
 
-    return apply
+    return change
 
 
 ONE_BY_ONE = {
-    "missing array": change_tensors(lambda tensors: tensors.pop(MAP)),
-    "extra array": change_tensors(lambda tensors: tensors.update(extra=np.zeros(3))),
-    "array named by a path": change_tensors(
-        lambda tensors: tensors.update({"../../x": tensors.pop(MAP)})
+    "missing array": lambda config, arrays: arrays.pop(MAP),
+    "extra array": lambda config, arrays: arrays.update(extra=np.zeros(3)),
+    "swapped arrays": lambda config, arrays: arrays.update(
+        {MAP: arrays[OFFSET], OFFSET: arrays[MAP]}
     ),
-    "swapped arrays": change_tensors(
-        lambda tensors: tensors.update({MAP: tensors[OFFSET], OFFSET: tensors[MAP]})
-    ),
-    "other dtype": change_tensors(
-        lambda tensors: tensors.update({MAP: tensors[MAP].astype(np.float32)})
-    ),
+    "other dtype": lambda config, arrays: arrays.update({MAP: arrays[MAP].astype(np.float32)}),
     "transposed": rebuilt(MAP, np.zeros((5, 2))),
     "too narrow": rebuilt(MAP, np.zeros((2, 4))),
-    "too wide": rebuilt(MAP, np.zeros((2, 6))),
     "three axes": rebuilt(MAP, np.zeros((2, 5, 1))),
     "NaN in the map": rebuilt(MAP, np.full((2, 5), np.nan)),
     "NaN in the head": rebuilt("state.head_.coef", np.full((3, 2), np.nan)),
@@ -189,50 +141,50 @@ ONE_BY_ONE = {
     "head with fewer rows": rebuilt("state.head_.coef", np.zeros((2, 2))),
     "NaN in the moments": rebuilt("state.moments_.scatter", np.full((5, 5), np.nan)),
     "no rows seen": rebuilt("state.moments_.count", np.array(0.0)),
-    "other class": change_config("class", value="LogitPreservingWhitening"),
-    "class from elsewhere": change_config("class", value="os.system"),
-    "base class": change_config("class", value="BaseAdapter"),
-    "no class": change_config("class", value=["Whitening"]),
-    "unknown key": change_config("pickle", value="x"),
-    "path for the arrays": change_config("file", value="../../etc/passwd"),
-    "unknown parameter": change_config("parameters", "lam", value=1.0),
-    "bad parameter": change_config("parameters", "shrinkage", value=2.0),
-    "bad choice": change_config("parameters", "method", value="ica"),
-    "method overridden": change_config("state", "transform", value=1),
-    "private attribute": change_config("state", "_n_features_out", value=1),
-    "dunder": change_config("state", "__class__", value="x"),
-    "wrong width": change_config("state", "n_features_in_", value=4),
-    "map of another kind": change_config("state", "map_", value=[1, 2]),
-    "head of another kind": change_config("state", "head_", value="logistic"),
-    "repeated label": change_config("state", "head_", "classes", "values", value=["a", "a", "b"]),
-    "base model that is no name": change_config("base_model", value=3),
-    "future format": change_config("format_version", value=True),
+    "other class": config_with("class", value="LogitPreservingWhitening"),
+    "class from elsewhere": config_with("class", value="os.system"),
+    "unknown key": config_with("pickle", value="x"),
+    "unknown parameter": config_with("parameters", "lam", value=1.0),
+    "bad parameter": config_with("parameters", "shrinkage", value=2.0),
+    "method overridden": config_with("state", "transform", value=1),
+    "private attribute": config_with("state", "_n_features_out", value=1),
+    "dunder": config_with("state", "__class__", value="x"),
+    "wrong width": config_with("state", "n_features_in_", value=4),
+    "map of another kind": config_with("state", "map_", value=[1, 2]),
+    "head of another kind": config_with("state", "head_", value="logistic"),
+    "repeated label": config_with("state", "head_", "classes", "values", value=["a", "a", "b"]),
+    "base model that is no name": config_with("base_model", value=3),
+    "future format": config_with("format_version", value=True),
 }
 
 
-@pytest.mark.parametrize("change", ONE_BY_ONE.values(), ids=ONE_BY_ONE)
-def test_what_is_not_an_adapter_is_refused(change, sources, tmp_path):
+def test_what_is_not_an_adapter_is_refused(sources, tmp_path):
     adapter, files, tensors = sources[0]
     intact = load(write(tmp_path / "intact", signed(json.loads(files[CONFIG]), tensors)))
     assert same(vars(intact), vars(adapter))
-    config, tensors = change(json.loads(files[CONFIG]), tensors)
-    assert load(write(tmp_path / "changed", signed(config, tensors))) is None
+    config = json.loads(files[CONFIG])
+    text = json.dumps(dict(reversed(config.items())), indent=7).encode()
+    assert load(write(tmp_path / "layout", files | {CONFIG: text})) is not None
+    for name, change in ONE_BY_ONE.items():
+        config, arrays = json.loads(files[CONFIG]), dict(tensors)
+        change(config, arrays)
+        assert load(write(tmp_path / name, signed(config, arrays))) is None, name
 
 
-def test_files_that_are_not_files(sources, tmp_path):
+@pytest.mark.parametrize("kind", ["missing", "folder", "link", "pipe"])
+def test_files_that_are_not_files(kind, sources, tmp_path):
     _, files, _ = sources[0]
     for name in (CONFIG, TENSORS):
-        for kind in ("missing", "folder", "link", "pipe"):
-            folder = write(tmp_path / f"{name}-{kind}", files)
-            (folder / name).unlink()
-            if kind == "folder":
-                (folder / name).mkdir()
-            elif kind == "link":
-                (tmp_path / f"real-{name}").write_bytes(files[name])
-                (folder / name).symlink_to(tmp_path / f"real-{name}")
-            elif kind == "pipe":
-                os.mkfifo(folder / name)
-            assert load(folder) is None, (name, kind)
+        folder = write(tmp_path / f"{name}-{kind}", files)
+        (folder / name).unlink()
+        if kind == "folder":
+            (folder / name).mkdir()
+        elif kind == "link":
+            (tmp_path / f"real-{name}").write_bytes(files[name])
+            (folder / name).symlink_to(tmp_path / f"real-{name}")
+        elif kind == "pipe":
+            os.mkfifo(folder / name)
+        assert load(folder) is None, name
 
 
 def test_files_of_another_adapter(sources, tmp_path):
@@ -244,9 +196,9 @@ def test_files_of_another_adapter(sources, tmp_path):
     assert load(write(tmp_path / "d", changed)) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 10**5, '{"a":' * 10**5, "1" * 10**5, "null", "NaN", "", '"\\ud800"', "\xff"]
-)
-def test_odd_json(text, sources, tmp_path):
+def test_odd_json(sources, tmp_path):
     _, files, _ = sources[0]
-    assert load(write(tmp_path / "a", files | {CONFIG: text.encode("latin-1")})) is None
+    texts = ["[" * 10**5, '{"a":' * 10**5, "1" * 10**5, "null", "NaN", "", '"\\ud800"', "\xff"]
+    for number, text in enumerate(texts):
+        odd = files | {CONFIG: text.encode("latin-1")}
+        assert load(write(tmp_path / str(number), odd)) is None, text[:9]

@@ -1,6 +1,5 @@
 """A merged checkpoint gives the logits of encoder, adapter and head, without isoadapt."""
 
-import itertools
 import json
 import shutil
 import warnings
@@ -26,35 +25,19 @@ from isoadapt import (
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import compose
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
-from tests.interop.examples import without_isoadapt
-from tests.tiny_models import (
-    ARCHITECTURES,
-    WORDS,
-    make_model,
-    make_tokenizer,
-    save_model,
-    save_pair,
-)
+from tests.interop.examples import CLASSES, ROWS, blurred, without_isoadapt
+from tests.tiny_models import ARCHITECTURES, make_model, make_tokenizer, save_model, save_pair
 
-rng = np.random.default_rng(0)
-TEXTS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 90)]
-LABELS = rng.integers(0, 3, 90)
+TEXTS = ROWS[:8]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES if name != "bert"]
 
 
-def relative_difference(logits, expected):
-    return np.abs(logits - expected).max() / np.abs(expected).max()
-
-
-def one_by_one(encoder, texts):
+def one_by_one(encoder, texts=TEXTS):
     """Embeddings of texts each alone, as plain transformers gets them here: no padding."""
     return np.concatenate([encoder.transform([text]) for text in texts]).astype(np.float64)
 
 
-def expected_logits(adapter, encoder, texts):
-    return adapter.head_.outputs(adapter.transform(one_by_one(encoder, texts)))
-
-
-def merged_logits(folder, texts):
+def logits_of(folder, texts=TEXTS):
     """Logits of plain transformers, where isoadapt cannot be imported."""
     with without_isoadapt(), torch.inference_mode():
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -64,124 +47,104 @@ def merged_logits(folder, texts):
         return np.stack([model(**batch).logits[0].numpy() for batch in tokens])
 
 
+def close(folder, expected):
+    assert np.abs(logits_of(folder) - expected).max() < 1e-5 * np.abs(expected).max(), folder
+
+
+def expected_logits(adapter, encoder):
+    return adapter.head_.outputs(adapter.transform(one_by_one(encoder)))
+
+
 def folder_bytes(folder):
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(scope="module")
-def embedded(checkpoint):
-    """Encoder and head of a tiny BERT, and rows to fit to."""
-    encoder, head = load_checkpoint(checkpoint)
-    return encoder, head, blurred(encoder)
+class TestLogits:
+    @pytest.mark.parametrize("architecture", ["bert", *SLOW])
+    def test_architectures_serve_what_the_pipeline_gives(self, architecture, tmp_path):
+        folder = save_model(tmp_path / "model", architecture)
+        self.check(folder, tmp_path, *load_checkpoint(folder), architecture != "gpt2")
 
+    @pytest.mark.slow
+    def test_a_real_model_serves_what_the_pipeline_gives(self, tmp_path, shared):
+        folder = shared / "models/cola-minilm"
+        self.check(folder, tmp_path, *load_checkpoint(folder))
 
-@pytest.fixture
-def adapter(embedded):
-    return LogitPreservingWhitening(embedded[1]).fit(embedded[2])
+    def check(self, folder, out, encoder, head, has_bias=True):
+        """Without a bias, only the first adapter can be merged, which preserves the logits."""
+        joint = IsotropyLayer(head, head_training="joint", max_epochs=2, random_state=0)
+        adapters = [LogitPreservingWhitening(head), joint, Whitening(head=head, shrinkage=1e-3)]
+        for number, adapter in enumerate(adapters if has_bias else adapters[:1]):
+            adapter.fit(blurred(encoder), CLASSES)
+            merge_into_checkpoint(adapter, folder, out / str(number))
+            close(out / str(number), expected_logits(adapter, encoder))
 
+    def test_pipelines_merge(self, source, tmp_path):
+        encoder, head = load_checkpoint(source.folder)
+        X = source.rows
+        first = Whitening("pca", n_components=12, shrinkage=0.1).fit(X)
+        second = Whitening(shrinkage=0.2, strength=0.5, head="logistic")
+        second.fit(first.transform(X), CLASSES)
+        classifier = LogisticRegression().fit(second.transform(first.transform(X)), CLASSES)
+        rows = one_by_one(encoder)
+        Z = second.transform(first.transform(rows))
+        bare = Whitening(shrinkage=0.1).fit(X)  # the checkpoint's head reads it
+        expected = [
+            (make_pipeline(first, "passthrough", second), second.head_.outputs(Z)),
+            (make_pipeline(encoder, make_pipeline(first), second), second.head_.outputs(Z)),
+            (make_pipeline(first, second, classifier), classifier.decision_function(Z)),
+            (make_pipeline(source.adapter, head), head.outputs(rows)),
+            (bare, head.outputs(bare.transform(rows))),
+        ]
+        for number, (pipeline, logits) in enumerate(expected):
+            close(merge_into_checkpoint(pipeline, source.folder, tmp_path / str(number)), logits)
 
-def blurred(encoder):
-    """Embeddings with noise: a random model leaves some directions all but empty.
+    def test_adapted_encoders_and_loaded_adapters_merge_as_the_adapter(self, source, tmp_path):
+        """They have the checkpoint's own head, so that no warning is given."""
+        model = AdaptedEncoder(str(source.folder), LogitPreservingWhitening()).fit(ROWS)
+        adapter = model.pipeline_["adapter"]
+        loaded = load_adapter(save_adapter(adapter, tmp_path / "adapter"))
+        with warnings.catch_warnings(action="error", category=UserWarning):
+            first, *others = (
+                folder_bytes(merge_into_checkpoint(each, source.folder, tmp_path / str(i)))
+                for i, each in enumerate([adapter, model, loaded])
+            )
+        assert all(each == first for each in others)
 
-    Whitening would amplify the rounding of single precision in them.
-    """
-    X = encoder.transform(TEXTS)
-    return X + rng.normal(size=X.shape).astype(np.float32)
-
-
-def check_merge(adapter, model, encoder, texts, out):
-    merge_into_checkpoint(adapter, model, out)
-    expected = expected_logits(adapter, encoder, texts)
-    assert relative_difference(merged_logits(out, texts), expected) < 1e-5, out
-
-
-def test_every_architecture_serves_what_the_pipeline_gives(tmp_path):
-    others = itertools.cycle(["refit", "joint", "kept"])
-    for architecture in ARCHITECTURES:
-        model = save_model(tmp_path / architecture, architecture)
-        encoder, head = load_checkpoint(model)
+    def test_regression(self, tmp_path):
+        folder = save_model(tmp_path / "model", num_labels=1, num_hidden_layers=1)
+        encoder, _ = load_checkpoint(folder)
         X = blurred(encoder)
-        adapters = make_adapters(head)
-        # The head of gpt2 has no bias. One architecture gets every adapter, the others one each.
-        names = {"bert": [*adapters], "gpt2": ["kept"]}.get(architecture, [next(others)])
-        for name in names:
-            adapters[name].fit(X, LABELS)
-            check_merge(adapters[name], model, encoder, TEXTS[:8], model.with_suffix("." + name))
+        adapter = Whitening(head="ridge").fit(X, X[:, 0] + CLASSES)
+        merge_into_checkpoint(adapter, folder, tmp_path / "out")
+        close(tmp_path / "out", expected_logits(adapter, encoder))
+
+    def test_a_sigmoid(self, tmp_path):
+        """One output of the checkpoint is two classes of its head."""
+        sigmoid = {"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}
+        folder = save_model(tmp_path / "model", num_labels=1, num_hidden_layers=1, **sigmoid)
+        encoder, head = load_checkpoint(folder)
+        assert head.classes_.tolist() == [0, 1]
+        adapter = LogitPreservingWhitening(head).fit(blurred(encoder))
+        close(merge_into_checkpoint(adapter, folder, tmp_path / "out"), logits_of(folder))
 
 
-def test_a_real_model_serves_what_the_pipeline_gives(tmp_path, shared):
-    model = shared / "models/cola-minilm"
-    stored = np.load(shared / "embeddings/cola.npz")
-    encoder, head = load_checkpoint(model)
-    lines = (shared / "data/cola/dev.tsv").read_text("utf-8").splitlines()[1:13]
-    for name, adapter in make_adapters(head).items():
-        adapter.fit(stored["E_train"][:1000], stored["y_train"][:1000])
-        texts = [line.split("\t")[0] for line in lines]
-        check_merge(adapter, model, encoder, texts, tmp_path / name)
+def test_composition_is_the_sequence():
+    rng = np.random.default_rng(0)
+    maps = [
+        Affine(rng.normal(size=(n, m)), rng.normal(size=n)) for n, m in ((4, 5), (3, 4), (2, 3))
+    ]
+    rows = rng.normal(size=(7, 5))
+    whole = compose(maps)
+    assert whole.matrix.shape == (2, 5)
+    np.testing.assert_allclose(whole(rows), maps[2](maps[1](maps[0](rows))), atol=1e-12)
+    with pytest.raises(ValueError, match="takes 4 features, but the one before it returns 3"):
+        compose([maps[1], maps[1]])
 
 
-def save_prophetnet(folder):
-    (folder / "words").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]))
-    transformers.ProphetNetTokenizer(str(folder / "words")).save_pretrained(folder)
-
-
-def save_phobert(folder):
-    (folder / "words").write_text("".join(f"{word} 1\n" for word in ("the", "cat", "a@@", "t")))
-    (folder / "pairs").write_text("t h 5\nth e</w> 4\nc a 3\nca t</w> 2\n")
-    tokenizer = transformers.PhobertTokenizer(str(folder / "words"), str(folder / "pairs"))
-    tokenizer.save_pretrained(folder)
-
-
-@pytest.mark.parametrize(
-    ("save", "file"), [(save_phobert, "bpe.codes"), (save_prophetnet, "prophetnet.tokenizer")]
-)
-def test_files_that_only_some_tokenizers_have_come_along(save, file, tmp_path):
-    folder, scratch = tmp_path / "model", tmp_path / "scratch"
-    scratch.mkdir()
-    save(scratch)
-    make_model("roberta").save_pretrained(folder)
-    for name in ("words", "pairs"):
-        (scratch / name).unlink(missing_ok=True)
-    shutil.copytree(scratch, folder, dirs_exist_ok=True)
-    assert (folder / file).is_file()
-    (folder / "training_state.json").write_text("{}")
-    adapted = AdaptedEncoder(str(folder), LogitPreservingWhitening()).fit(TEXTS)
-    out = merge_into_checkpoint(adapted, folder, tmp_path / "out")
-    assert not (out / "training_state.json").exists()
-    encoder, head = load_checkpoint(out)
-    expected = adapted.head_.outputs(adapted.transform(TEXTS[:3]))
-    np.testing.assert_allclose(
-        head.outputs(encoder.transform(TEXTS[:3])), expected, rtol=1e-4, atol=1e-4
-    )
-    (folder / "training_state.json").unlink()
-    assert merge_into_checkpoint(adapted, out, folder, overwrite=True) == folder
-
-
-def test_a_transformer_inside_a_folder_of_sentence_transformers(tmp_path):
-    inner = save_model(tmp_path / "model" / "0_Transformer")
-    modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
-    (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
-    encoder, head = load_checkpoint(inner)
-    adapter = LogitPreservingWhitening(head).fit(blurred(encoder))
-    nested, plain = (
-        merge_into_checkpoint(adapter, source, tmp_path / name)
-        for source, name in ((tmp_path / "model", "nested"), (inner, "plain"))
-    )
-    assert folder_bytes(nested) == folder_bytes(plain)
-
-
-def make_adapters(head):
-    """One that keeps the logits, one that trains the head along, one that fits it anew."""
-    return {
-        "kept": LogitPreservingWhitening(head),
-        "joint": IsotropyLayer(head, head_training="joint", max_epochs=2, random_state=0),
-        "refit": Whitening(head=head, shrinkage=1e-3),
-    }
-
-
-def save_named(folder, names, flag=True):
+def save_named(folder, names, flag):
     """A checkpoint whose id2label holds these names, in this order."""
-    model = make_model(num_labels=len(names))
+    model = make_model(num_labels=len(names), num_hidden_layers=1)
     model.config.id2label = dict(enumerate(names))
     model.config.label2id = {name: i for i, name in enumerate(names)}
     model.config.isoadapt_label_names = flag
@@ -191,260 +154,173 @@ def save_named(folder, names, flag=True):
 class TestLabels:
     """Rows of the merged head are in the checkpoint's order, whatever the adapter's is."""
 
-    @pytest.fixture
-    def named(self, tmp_path):
-        """A checkpoint whose labels are names, not in alphabetical order."""
-        return save_named(tmp_path / "named", ["good", "bad", "fair"])
-
     @pytest.mark.parametrize(
-        "names", [["not_equivalent", "equivalent"], ["good", "bad", "fair"]], ids=len
+        ("names", "flag"),
+        [(["not_equivalent", "equivalent"], True), (["good", "bad", "fair"], False)],
     )
-    @pytest.mark.parametrize("flag", [True, False])
     def test_columns_stay_those_of_the_checkpoint(self, names, flag, tmp_path):
         """With its own head, given or taken, and logits that may not change."""
         folder = save_named(tmp_path / "named", names, flag)
         encoder, head = load_checkpoint(folder)
         assert head.classes_.tolist() == (sorted(names) if flag else list(range(len(names))))
-        own = merged_logits(folder, TEXTS[:9])
+        own = logits_of(folder)
         predicted = np.array(names if flag else range(len(names)))[own.argmax(axis=1)]
-        embeddings = one_by_one(encoder, TEXTS[:9])
-        np.testing.assert_array_equal(head.predict(embeddings), predicted)
+        np.testing.assert_array_equal(head.predict(one_by_one(encoder)), predicted)
         named = LinearHead(head.coef_, head.intercept_, np.array(sorted(names)) if flag else names)
-        X = encoder.transform(TEXTS)
-        preserving = LogitPreservingWhitening(head).fit(X)
+        X = encoder.transform(ROWS)
         without = LogitPreservingWhitening(head).fit(X)
         without.head_ = None  # the checkpoint's is taken
-        adapters = {"given": preserving, "taken": without}
-        adapters["by name"] = LogitPreservingWhitening(named).fit(X)
-        for way, adapter in adapters.items():
+        for way, adapter in (("by name", LogitPreservingWhitening(named).fit(X)), ("own", without)):
             merge_into_checkpoint(adapter, folder, tmp_path / way)
-            logits = merged_logits(tmp_path / way, TEXTS[:9])
-            np.testing.assert_allclose(logits, own, atol=1e-4)
+            np.testing.assert_allclose(logits_of(tmp_path / way), own, atol=1e-4)
             config = json.loads((tmp_path / way / "config.json").read_text())
             assert list(config["id2label"].values()) == names
         assert np.abs(np.diff(own)).min() > 0.01  # columns in another order would show
 
-    def check(self, adapter, folder, encoder, out):
-        merge_into_checkpoint(adapter, folder, out)
-        logits = merged_logits(out, TEXTS[:9])
-        config = json.loads((out / "config.json").read_text())
-        assert config["id2label"] == {"0": "good", "1": "bad", "2": "fair"}
-        labels = [config["id2label"][str(row)] for row in logits.argmax(axis=1)]
-        assert labels == adapter.predict(one_by_one(encoder, TEXTS[:9])).tolist()
-        order = [adapter.classes_.tolist().index(name) for name in ("good", "bad", "fair")]
-        expected = expected_logits(adapter, encoder, TEXTS[:9])[:, order]
-        np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
-        assert np.ptp(expected, axis=1).min() > 0.01  # rows in another order would show
-
-    def test_a_probe_with_names(self, named, tmp_path):
-        encoder, head = load_checkpoint(named)
-        assert head.classes_.tolist() == ["bad", "fair", "good"]
-        adapter = Whitening(head="logistic", shrinkage=0.1)
-        adapter.fit(blurred(encoder), np.array(["good", "bad", "fair"])[LABELS])
-        assert adapter.classes_.tolist() == ["bad", "fair", "good"]
-        self.check(adapter, named, encoder, tmp_path / "out")
-        again = load_checkpoint(tmp_path / "out")[1]
-        assert again.classes_.tolist() == ["bad", "fair", "good"]
-
-    @pytest.mark.parametrize("classes", [[0, 1], ["a", "b", "c"], [1, 2, 3], [0, 1, 2, 3]])
-    def test_other_classes_are_refused(self, classes, checkpoint, embedded, tmp_path):
-        X = embedded[2]
-        adapter = Whitening(head="logistic").fit(X, np.array(classes)[LABELS % len(classes)])
-        adapter = adapter if len(classes) != 4 else self.with_four(X)
-        with pytest.raises(ValueError, match=r"head has the classes .*the checkpoint \[0, 1, 2\]"):
-            merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
-        assert not (tmp_path / "out").exists()
-
-    def with_four(self, X):
-        head = LinearHead(np.eye(4, X.shape[1]), np.zeros(4), [0, 1, 2, 3])
-        return LogitPreservingWhitening(head).fit(X)
-
-    def test_a_regressor_is_no_classifier(self, checkpoint, embedded, tmp_path):
-        adapter = Whitening(head="ridge").fit(embedded[2], LABELS.astype(float))
-        with pytest.raises(ValueError, match="both must be classifiers"):
-            merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
-
-    def test_regression(self, tmp_path):
-        folder = save_model(tmp_path / "model", num_labels=1)
+    def test_a_probe_with_names(self, tmp_path):
+        names = ["good", "bad", "fair"]
+        folder = save_named(tmp_path / "named", names, True)
         encoder, _ = load_checkpoint(folder)
-        X = encoder.transform(TEXTS)
-        adapter = Whitening(head="ridge").fit(X, X[:, 0] + LABELS)
-        merge_into_checkpoint(adapter, folder, tmp_path / "out")
-        logits = merged_logits(tmp_path / "out", TEXTS[:9])
-        assert relative_difference(logits, expected_logits(adapter, encoder, TEXTS[:9])) < 1e-5
+        adapter = Whitening(head="logistic", shrinkage=0.1)
+        adapter.fit(blurred(encoder), np.array(names)[CLASSES])
+        assert adapter.classes_.tolist() == ["bad", "fair", "good"]
+        with pytest.warns(UserWarning, match="head is not the checkpoint's"):
+            merge_into_checkpoint(adapter, folder, tmp_path / "out")
+        expected = expected_logits(adapter, encoder)[:, [2, 0, 1]]
+        close(tmp_path / "out", expected)
+        assert np.ptp(expected, axis=1).min() > 0.01  # rows in another order would show
+        assert load_checkpoint(tmp_path / "out")[1].classes_.tolist() == ["bad", "fair", "good"]
 
-
-class TestComposition:
-    """Affine adapters in a row are one affine map, forth and back."""
-
-    def fit(self, head, X):
-        first = Whitening("pca", n_components=12, shrinkage=0.1).fit(X)
-        second = Whitening(shrinkage=0.2, strength=0.5, head="logistic")
-        return first, second.fit(first.transform(X.astype(np.float64)), LABELS)
-
-    def test_composition_is_the_sequence(self, embedded):
-        _, head, X = embedded
-        first, second = self.fit(head, X)
-        rows = X.astype(np.float64)
-        whole = compose([first.to_affine(), second.to_affine()])
-        expected = second.transform(first.transform(rows))
-        assert whole.matrix.dtype == whole.offset.dtype == np.float64
-        assert whole.matrix.shape == (12, 16)
-        np.testing.assert_allclose(whole(rows), expected, rtol=0, atol=1e-12)
-
-    def test_maps_in_the_wrong_order_are_refused(self):
-        narrow = Affine(np.ones((2, 3)), np.zeros(2))
-        with pytest.raises(ValueError, match="takes 3 features, but the one before it returns 2"):
-            compose([narrow, narrow])
-
-    def test_pipelines_merge(self, checkpoint, embedded, tmp_path):
-        encoder, head, X = embedded
-        first, second = self.fit(head, X)
-        classifier = LogisticRegression().fit(second.transform(first.transform(X)), LABELS)
-        own_head = LogitPreservingWhitening(head).fit(X)
-        rows = one_by_one(encoder, TEXTS[:9])
-        Z = second.transform(first.transform(rows))
-        expected = [
-            (make_pipeline(first, "passthrough", second), second.head_.outputs(Z)),
-            (make_pipeline(encoder, own_head), head.outputs(rows)),
-            (make_pipeline(encoder, make_pipeline(first), second), second.head_.outputs(Z)),
-            (make_pipeline(first, second, classifier), classifier.decision_function(Z)),
-            (make_pipeline(own_head, head), head.outputs(rows)),
-        ]
-        for number, (pipeline, logits) in enumerate(expected):
-            out = merge_into_checkpoint(pipeline, checkpoint, tmp_path / str(number))
-            assert relative_difference(merged_logits(out, TEXTS[:9]), logits) < 1e-5, pipeline
-
-    def test_adapted_encoders_and_loaded_adapters_merge_as_the_adapter(self, checkpoint, tmp_path):
-        model = AdaptedEncoder(str(checkpoint), IsotropyLayer(solver="exact")).fit(TEXTS, LABELS)
-        adapter = model.pipeline_["adapter"]
-        loaded = load_adapter(save_adapter(adapter, tmp_path / "adapter"))
-        first, *others = (
-            folder_bytes(merge_into_checkpoint(each, checkpoint, tmp_path / str(i)))
-            for i, each in enumerate([adapter, model, model.pipeline_, loaded])
-        )
-        assert all(each == first for each in others)
-        assert first != folder_bytes(checkpoint)
-
-    @pytest.mark.parametrize("own", [True, False])
-    def test_another_head_than_the_checkpoints_warns(self, own, checkpoint, embedded, tmp_path):
-        _, head, X = embedded
-        adapter = LogitPreservingWhitening(head if own else "logistic").fit(X, LABELS)
-        loaded = load_adapter(save_adapter(adapter, tmp_path / "adapter"))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            merge_into_checkpoint(loaded, checkpoint, tmp_path / "out")
-        said = [each for each in caught if "head is not the checkpoint's" in str(each.message)]
-        assert len(said) == (not own)
-
-    def test_without_a_head_the_checkpoints_own_reads(self, checkpoint, embedded, tmp_path):
-        encoder, head, X = embedded
-        adapter = Whitening(shrinkage=0.1).fit(X)
-        out = merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
-        expected = head.outputs(adapter.transform(one_by_one(encoder, TEXTS[:9])))
-        assert relative_difference(merged_logits(out, TEXTS[:9]), expected) < 1e-5
+    @pytest.mark.parametrize("classes", [[0, 1], ["a", "b", "c"], [1, 2, 3], [0, 1, 2, 3], None])
+    def test_other_classes_are_refused(self, classes, source, tmp_path):
+        n = len(classes or "abc")
+        head = LinearHead(np.eye(n, source.rows.shape[1]), np.zeros(n), classes)
+        adapter = LogitPreservingWhitening(head).fit(source.rows)
+        named = "must be classifiers" if classes is None else "has the classes .*the checkpoint"
+        with pytest.raises(ValueError, match=named):
+            merge_into_checkpoint(adapter, source.folder, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 class TestCopy:
     """Everything else of the checkpoint stays, and the checkpoint itself too."""
 
-    def test_only_the_classifier_changes(self, checkpoint, embedded, tmp_path):
-        before = folder_bytes(checkpoint)
-        adapter = Whitening(head=embedded[1]).fit(embedded[2], LABELS)
-        out = merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
-        assert folder_bytes(checkpoint) == before
+    def test_only_the_classifier_changes(self, source, tmp_path):
+        before = folder_bytes(source.folder)
+        adapter = Whitening(head=source.head).fit(source.rows, CLASSES)
+        out = merge_into_checkpoint(adapter, source.folder, tmp_path / "out")
+        assert folder_bytes(source.folder) == before
         after = folder_bytes(out)
         assert after.keys() == before.keys() | {"isoadapt.txt", "reference.json"}
-        changed = {name for name in before if after[name] != before[name]}
-        assert changed == {"model.safetensors"}
-        old, new = (load_file(folder / "model.safetensors") for folder in (checkpoint, out))
-        assert {name for name in old if not old[name].equal(new[name])} == {
-            "classifier.weight",
-            "classifier.bias",
-        }
+        assert {name for name in before if after[name] != before[name]} == {"model.safetensors"}
+        old, new = (load_file(folder / "model.safetensors") for folder in (source.folder, out))
+        changed = {name for name in old if not old[name].equal(new[name])}
+        assert changed == {"classifier.weight", "classifier.bias"}
         assert len({path.stat().st_mode for path in out.iterdir()}) == 1
-        own = load_checkpoint(checkpoint)[1]
-        np.testing.assert_array_equal(own.coef_, embedded[1].coef_)
+        own = load_checkpoint(source.folder)[1]
+        np.testing.assert_array_equal(own.coef_, source.head.coef_)
 
     def test_half_precision_becomes_single(self, tmp_path):
-        save_pair(make_model().half(), make_tokenizer(), tmp_path / "half")
-        encoder, head = load_checkpoint(tmp_path / "half")
-        adapter = Whitening(head=head).fit(blurred(encoder), LABELS)
-        out = merge_into_checkpoint(adapter, tmp_path / "half", tmp_path / "out")
+        half = save_pair(make_model(num_hidden_layers=1).half(), make_tokenizer(), tmp_path / "h")
+        encoder, head = load_checkpoint(half)
+        adapter = Whitening(head=head).fit(blurred(encoder), CLASSES)
+        out = merge_into_checkpoint(adapter, half, tmp_path / "out")
         assert json.loads((out / "config.json").read_text())["dtype"] == "float32"
         weights = load_file(out / "model.safetensors").values()
         assert {weight.dtype for weight in weights} == {torch.float32}
-        expected = expected_logits(adapter, encoder, TEXTS[:9])
-        assert relative_difference(merged_logits(out, TEXTS[:9]), expected) < 1e-5
+        close(out, expected_logits(adapter, encoder))
 
-    def test_files_of_sentence_transformers_come_along(self, adapter, checkpoint, tmp_path):
-        source = tmp_path / "source"
-        shutil.copytree(checkpoint, source)
-        (source / "1_Pooling").mkdir()
+    def test_files_of_sentence_transformers_come_along(self, source, tmp_path):
+        folder = tmp_path / "source"
+        shutil.copytree(source.folder, folder)
+        (folder / "1_Pooling").mkdir()
         kept = ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"]
         kept.append("sentence_xlm-roberta_config.json")  # an older name
         left = ["optimizer.pt", "README.md", "onnx.model.bin", "trainer_state.json"]
         for name in kept + left:
-            (source / name).write_text(f'["{name}"]')
-        out = merge_into_checkpoint(adapter, source, tmp_path / "out")
+            (folder / name).write_text(f'["{name}"]')
+        out = merge_into_checkpoint(source.adapter, folder, tmp_path / "out")
+        merge_into_checkpoint(source.adapter, folder, out, overwrite=True)
         for name in kept:
             assert (out / name).read_text() == f'["{name}"]'
         assert not any((out / name).exists() for name in left)
-        merge_into_checkpoint(adapter, source, out, overwrite=True)
-        assert (out / "1_Pooling" / "config.json").is_file()
+
+    def test_a_transformer_inside_a_folder_of_sentence_transformers(self, source, merged, tmp_path):
+        shutil.copytree(source.folder, tmp_path / "model" / "0_Transformer")
+        modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
+        (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
+        nested = merge_into_checkpoint(source.adapter, tmp_path / "model", tmp_path / "nested")
+        assert folder_bytes(nested) == folder_bytes(merged)
+
+    def test_files_that_only_some_tokenizers_have_come_along(self, tmp_path):
+        folder, words, pairs = tmp_path / "model", tmp_path / "words", tmp_path / "pairs"
+        words.write_text("".join(f"{word} 1\n" for word in ("the", "cat", "a@@", "t")))
+        pairs.write_text("t h 5\nth e</w> 4\nc a 3\nca t</w> 2\n")
+        transformers.PhobertTokenizer(str(words), str(pairs)).save_pretrained(folder)
+        make_model("roberta", num_hidden_layers=1).save_pretrained(folder)
+        adapted = AdaptedEncoder(str(folder), LogitPreservingWhitening()).fit(ROWS)
+        out = merge_into_checkpoint(adapted, folder, tmp_path / "out")
+        assert (out / "bpe.codes").read_bytes() == (folder / "bpe.codes").read_bytes()
+        encoder, head = load_checkpoint(out)
+        found = head.outputs(encoder.transform(TEXTS))
+        expected = adapted.head_.outputs(adapted.transform(TEXTS))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        assert merge_into_checkpoint(adapted, out, folder, overwrite=True) == folder
 
 
-class TestRefusals:
-    def refuse(self, adapter, folder, out, error, message, **options):
-        before = folder_bytes(out) if out.exists() else None
-        with pytest.raises(error, match=message):
-            merge_into_checkpoint(adapter, folder, out, **options)
-        assert (folder_bytes(out) if out.exists() else None) == before
+def huge(head, X):
+    coef = head.coef_ * 1e100
+    return LogitPreservingWhitening(LinearHead(coef, head.intercept_, head.classes_)).fit(X)
 
-    def test_what_the_checkpoint_cannot_hold(self, checkpoint, embedded, tmp_path):
-        _, head, X = embedded
-        huge = LinearHead(head.coef_ * 1e100, head.intercept_, head.classes_)
-        layer = IsotropyLayer(head, network="mlp", max_epochs=1).fit(X, LABELS)
-        for adapter, message in (
-            (layer, r"network='mlp'.* is not an affine map.*AdaptedEncoder"),
-            (Whitening().fit(X[:, :7]), r"n_features_in_=7.*have width 16: fit it to"),
-            (Whitening("pca", n_components=3).fit(X), "returns 3 features, but the head takes 16"),
-            (LogitPreservingWhitening(huge).fit(X), "beyond float32"),
-        ):
-            self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
 
-    def test_a_bias_where_there_is_none(self, tmp_path):
-        folder = save_model(tmp_path / "model", "gpt2")
-        encoder, head = load_checkpoint(folder)
-        adapter = Whitening(head=head).fit(encoder.transform(TEXTS), LABELS)
-        message = r"GPT2ForSequenceClassification has no bias.*LogitPreservingWhitening"
-        self.refuse(adapter, folder, tmp_path / "out", ValueError, message)
+def mlp(head, X):
+    return IsotropyLayer(head, network="mlp", max_epochs=1).fit(X, CLASSES)
 
-    def test_what_is_not_fitted(self, checkpoint, tmp_path):
-        for model in (Whitening(), make_pipeline(Whitening()), AdaptedEncoder(str(checkpoint))):
-            self.refuse(model, checkpoint, tmp_path / "out", NotFittedError, "not fitted")
 
-    @pytest.mark.parametrize(
-        ("model", "message"),
-        [
-            (StandardScaler(), r"StandardScaler\(\) is not an adapter"),
-            (make_pipeline(StandardScaler(), Whitening()), r"StandardScaler.*is not an adapter"),
-            (make_pipeline("passthrough"), "Pipeline without an adapter"),
-            (None, "None is not an adapter"),
-        ],
-    )
-    def test_what_is_no_adapter(self, model, message, checkpoint, tmp_path):
-        self.refuse(model, checkpoint, tmp_path / "out", TypeError, message)
+@pytest.mark.parametrize(
+    ("model", "error", "named"),
+    [
+        (mlp, ValueError, r"network='mlp'.* is not an affine map.*AdaptedEncoder"),
+        (lambda _, X: Whitening().fit(X[:, :7]), ValueError, "n_features_in_=7.*width 16"),
+        (lambda _, X: Whitening("pca", n_components=3).fit(X), ValueError, "returns 3 features"),
+        (huge, ValueError, "beyond float32"),
+        (lambda *_: Whitening(), NotFittedError, "not fitted"),
+        (lambda *_: make_pipeline(Whitening()), NotFittedError, "not fitted"),
+        (lambda *_: AdaptedEncoder("a", Whitening()), NotFittedError, "not fitted"),
+        (lambda *_: make_pipeline(StandardScaler(), Whitening()), TypeError, "StandardScaler"),
+        (lambda *_: make_pipeline("passthrough"), TypeError, "Pipeline without an adapter"),
+        (lambda *_: None, TypeError, "None is not an adapter"),
+    ],
+)
+def test_what_cannot_be_merged_is_named(model, error, named, source, tmp_path):
+    with pytest.raises(error, match=named):
+        merge_into_checkpoint(model(source.head, source.rows), source.folder, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
-    def test_folders(self, adapter, checkpoint, tmp_path):
-        out = tmp_path / "out"
-        self.refuse(adapter, tmp_path / "absent", out, FileNotFoundError, r"model_folder=.*absent")
-        self.refuse(adapter, tmp_path, out, FileNotFoundError, r"not a folder with a config.json")
-        self.refuse(adapter, checkpoint, checkpoint, FileExistsError, "not empty")
-        message = "is the model that is read, which is kept"
-        self.refuse(adapter, checkpoint, checkpoint, FileExistsError, message, overwrite=True)
-        merge_into_checkpoint(adapter, checkpoint, out)
-        self.refuse(adapter, checkpoint, out, FileExistsError, "overwrite=True")
-        (out / "thesis.tex").write_text("kept")
-        message = r"not part of a checkpoint.*thesis.tex"
-        self.refuse(adapter, checkpoint, out, FileExistsError, message, overwrite=True)
+
+def test_a_head_without_a_bias(tmp_path):
+    folder = save_model(tmp_path / "model", "gpt2", num_hidden_layers=1)
+    encoder, head = load_checkpoint(folder)
+    adapter = Whitening(head=head).fit(blurred(encoder), CLASSES)
+    with pytest.raises(ValueError, match=r"GPT2ForSequenceClassification has no bias"):
+        merge_into_checkpoint(adapter, folder, tmp_path / "out")
+    kept = LogitPreservingWhitening(head).fit(blurred(encoder))
+    close(merge_into_checkpoint(kept, folder, tmp_path / "out"), expected_logits(kept, encoder))
+
+
+def test_folders_that_may_not_be_read_or_written(source, bare, merged, tmp_path):
+    out = shutil.copytree(merged, tmp_path / "out")
+    (out / "thesis.tex").write_text("kept")
+    before = folder_bytes(out), folder_bytes(source.folder)
+    for model, target, error, named, overwrite in (
+        (tmp_path / "absent", tmp_path / "new", FileNotFoundError, "model_folder=.*absent", False),
+        (tmp_path, tmp_path / "new", FileNotFoundError, "model_folder=", False),
+        (bare, tmp_path / "new", ValueError, "no classifier.*to_sentence_transformer", False),
+        (source.folder, source.folder, FileExistsError, "is the model that is read", True),
+        (source.folder, out, FileExistsError, "overwrite=True", False),
+        (source.folder, out, FileExistsError, "not part of a checkpoint.*thesis.tex", True),
+    ):
+        with pytest.raises(error, match=named):
+            merge_into_checkpoint(source.adapter, model, target, overwrite=overwrite)
+    assert (folder_bytes(out), folder_bytes(source.folder)) == before
+    assert not (tmp_path / "new").exists()
