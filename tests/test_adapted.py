@@ -360,14 +360,6 @@ class TestSaving:
         loaded = pickle.loads(pickle.dumps(own.set_params(teacher=None)))
         np.testing.assert_array_equal(loaded.transform(TEXTS), own.transform(TEXTS))
 
-    def test_the_card_tells_which_columns_the_readout_needs(self, taught, tmp_path):
-        steps = taught.pipeline_
-        folder = save_adapter(steps["adapter"], tmp_path / "b", base_model=steps["encoder"])
-        code = (folder / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
-        scope = {"texts": TEXTS}
-        exec(code.replace("path/to/this/folder", str(folder)), scope)
-        np.testing.assert_array_equal(scope["adapted"], taught.transform(TEXTS))
-
 
 class TestAnotherWorkingDirectory:
     """A fitted model that was dumped finds the folders of relative paths that fit has seen."""

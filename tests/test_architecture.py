@@ -71,19 +71,6 @@ def test_imports_go_down_only_and_leaves_are_imported_by_the_command_line_only()
     assert not wrong
 
 
-def test_packages_export_only_the_names_that_they_list():
-    wrong = [
-        f"{module} re-exports {alias.asname}"
-        for module in MODULES
-        if package(module) in ORDER and MODULES[module].name == "__init__.py"
-        for node in ast.walk(TREES[module])
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{module}.")
-        for alias in node.names
-        if alias.asname == alias.name
-    ]
-    assert not wrong
-
-
 def test_no_module_imports_itself_by_a_circle():
     graph = {
         module: imports(module) - {module, module.rpartition(".")[0]}

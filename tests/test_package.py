@@ -126,11 +126,8 @@ def test_licences_of_the_core_are_listed_and_none_is_copyleft():
         licence = tool["licence"](requirement.name)
         assert f"| {requirement.name} | {licence}" in table
         assert not tool["STRONG"].search(licence)
-    for licence in ("LGPL-3.0-or-later", "GNU General Public License v3"):
-        assert tool["STRONG"].search(licence)
-    users = tool["installed_by"](PROJECT["project"])
-    assert "core" in users["sympy"]  # through torch
-    assert {"demo", "plot", "test"} <= users["matplotlib"]  # test: through scikit-dimension
+    assert tool["STRONG"].search("LGPL-3.0-or-later")
+    assert "core" in tool["installed_by"](PROJECT["project"])["sympy"]  # through torch
 
 
 def test_every_mutation_has_its_place_and_its_tests():
