@@ -230,7 +230,7 @@ def test_outliers_are_beyond_three_standard_deviations_and_twice_the_average():
     for last, found in ((2.01 * 99 / 97.99, True), (1.99 * 99 / 98.01, False)):
         variances[-1] = last  # over or under twice the average, and far over 3 deviations
         assert isotropy_report(outlying(variances)).outlier_dimensions == (99,) * found
-    spread = np.array([1.0] * 30 + [9.0] * 10)  # 3 times the average, under 2 deviations
+    spread = np.array([1.0] * 35 + [9.0] * 5)  # 4.5 times the average, under 3 deviations
     assert isotropy_report(outlying(spread)).outlier_dimensions == ()
     for size, found in ((5.1, True), (4.9, False)):  # the root of the average variance is 5
         means[0] = size

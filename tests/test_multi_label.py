@@ -281,7 +281,9 @@ def test_adapters_are_compared_by_the_share_of_right_rows(test):
 
 def test_a_penalty_of_ones_own_is_given_the_indicators():
     given = []
-    PenaltyAdapter(lambda Z, y: given.append(y) or Z.square().mean(), HEAD, **ONE).fit(X, Y)
+    PenaltyAdapter(lambda Z, labels: given.append(labels) or Z.square().mean(), HEAD, **ONE).fit(
+        X, Y
+    )
     assert (given[0].dtype, given[0].shape[1:]) == (torch.int64, (3,))
     assert set(given[0].unique().tolist()) == {0, 1}
     with pytest.raises(ValueError, match="preserve='differences'"):
