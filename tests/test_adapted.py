@@ -395,9 +395,13 @@ class TestAnotherWorkingDirectory:
             np.testing.assert_allclose(loaded.transform(TEXTS), expected, atol=1e-6)
         assert not list(places[1].iterdir())
         assert joblib.hash(self.MAKERS[name]()) == key == joblib.hash(clone(model))
-        if name == "cache":
-            pytest.importorskip("onnxscript")
-            assert export_onnx(model, "out/model.onnx").is_file()
+
+    @pytest.mark.slow
+    def test_an_export_finds_the_model(self, places, monkeypatch):
+        pytest.importorskip("onnxscript")
+        model = AdaptedEncoder("model", Whitening()).fit(TEXTS, Y)
+        monkeypatch.chdir(places[1])
+        assert export_onnx(model, "out/model.onnx").is_file()
 
     def test_a_new_fit_reads_the_parameter_anew(self, places, monkeypatch):
         model = AdaptedEncoder("model", Whitening()).fit(TEXTS, Y)

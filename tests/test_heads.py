@@ -121,7 +121,7 @@ TAKEN = [
 ]
 
 REFUSED = [
-    (FixedThresholdClassifier(LOGISTIC, threshold=0.51), Y2),
+    (FixedThresholdClassifier(LOGISTIC, threshold=0.501), Y2),
     (FixedThresholdClassifier(LOGISTIC, threshold=0.49), Y2),
     (PoissonRegressor(), POSITIVE),
     (TransformedTargetRegressor(Ridge(), func=np.log, inverse_func=np.exp), POSITIVE),

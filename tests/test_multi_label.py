@@ -83,6 +83,7 @@ class TestHead:
         assert head.score(X, Y, weights) == model.score(X, Y, weights)
 
     @pytest.mark.parametrize("n_labels", [1, 2])
+    @pytest.mark.usefixtures("fixed_penalty")
     def test_one_and_two_labels_are_no_classes(self, n_labels):
         head = LinearHead(W[:n_labels], np.zeros(n_labels), multi_label=True)
         for method in ("predict", "predict_proba", "decision_function"):
@@ -228,6 +229,7 @@ def test_first_losses_are_the_log_loss_of_the_head_and_the_exact_solver_finds_th
 
 
 @pytest.mark.parametrize(("head", "solver"), [(HEAD, "minibatch"), ("logistic", "exact")])
+@pytest.mark.usefixtures("fixed_penalty")
 def test_weights_are_repetitions(head, solver):
     adapter = IsotropyLayer(head, solver=solver, max_epochs=2, random_state=0)
     weights = rng.integers(0, 3, 240)
@@ -253,6 +255,7 @@ def test_accuracy_counts_rows_that_are_all_right_and_splits_spread_frequent_comb
     assert (y[held] == [1, 0, 0]).all(1).sum() == 6
 
 
+@pytest.mark.usefixtures("fixed_penalty")
 def test_logistic_fits_a_regression_to_each_label():
     y = np.column_stack([Y, np.zeros(240, int), np.ones(240, int)])
     head = fit_head("logistic", X, y)
@@ -265,12 +268,11 @@ def test_logistic_fits_a_regression_to_each_label():
         fit_head("logistic", X, y[:, 3:])
 
 
-@pytest.mark.parametrize("test", [{"cv": 2}, {"X_test": X[160:], "y_test": NAMED[160:]}])
-def test_adapters_are_compared_by_the_share_of_right_rows(test):
-    n, rows = (160, slice(160, None)) if "X_test" in test else (240, slice(None))
-    adapters, options = {"whitening": LogitPreservingWhitening()}, {"encoder_saw": False}
-    options |= {"head": HEAD, "random_state": 0}
-    frame = compare_adapters(X[:n], NAMED[:n], adapters, **options, **test).to_frame()
+def test_adapters_are_compared_by_the_share_of_right_rows():
+    rows, adapters = slice(160, None), {"whitening": LogitPreservingWhitening()}
+    options = {"head": HEAD, "encoder_saw": False, "random_state": 0}
+    options |= {"X_test": X[rows], "y_test": NAMED[rows]}
+    frame = compare_adapters(X[:160], NAMED[:160], adapters, **options).to_frame()
     frame = frame.query("use == 'classify'").set_index("adapter")
     assert frame.changed_predictions["whitening"] == frame.difference["whitening"] == 0
     expected = accuracy_score(Y[rows], HEAD.predict(X[rows]))
