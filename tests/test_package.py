@@ -63,6 +63,7 @@ Y = np.arange(60) % 2
 LAYER = IsotropyLayer(max_epochs=1, random_state=0)
 
 
+@pytest.mark.usefixtures("fixed_penalty")
 def test_without_zuko_only_the_flow_is_missing(monkeypatch):
     imports_zuko = re.compile(r"zuko|isoadapt\.adapters\._flow\._(map|network)")
     for module in filter(imports_zuko.match, list(sys.modules)):

@@ -113,7 +113,7 @@ def adapter(kind, head, scoring, **parameters):
     return kind(head, scoring=scoring, max_epochs=2, random_state=0, device="cpu", **parameters)
 
 
-@pytest.mark.parametrize("kind", [IsotropyLayer, FlowAdapter])
+@pytest.mark.parametrize("kind", [IsotropyLayer, pytest.param(FlowAdapter, marks=pytest.mark.slow)])
 class TestFit:
     def test_large_steps_run_in_all_threads(self, kind):
         X, y, head = problem(2000, 512)
