@@ -1,48 +1,34 @@
-"""What importing the package costs, and what a fitted adapter needs."""
+"""Names that are imported on use, optional packages, warnings, the release and the mutations."""
 
 import ast
 import importlib
-import inspect
 import re
-import subprocess
+import runpy
 import sys
+import threading
+import tomllib
+import warnings
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
-from sklearn.datasets import make_blobs
+from packaging.requirements import Requirement
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import isoadapt
-from isoadapt._utils.imports import lazy_names
+from isoadapt import IsotropyLayer
+from isoadapt._utils.imports import import_optional, lazy_names
 from isoadapt.adapters import _registry
+from isoadapt.metrics import isotropy_report
 from isoadapt.model_selection import compare_adapters
+from tests.mutations import MUTATIONS, Mutation, check_texts
 
-
-def test_all_names_can_be_imported_at_once_and_load_nothing_heavy():
-    code = (
-        "import sys, isoadapt\n"
-        "print(dir(isoadapt), sorted(sys.modules))\n"
-        "isoadapt.metrics.isoscore, isoadapt.geometry, isoadapt.encoders\n"
-        "from isoadapt import *\n"
-        "print(IsotropyLayer.__name__, load_checkpoint.__name__)\n"
-        "import isoadapt.datasets, isoadapt.report\n"
-        "from isoadapt.finetune import finetune_text_classifier, IsoBNLayer\n"
-        "print(sorted(sys.modules))\n"
-        "isoadapt.cli"
-    )
-    completed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert completed.returncode == 0, completed.stderr
-    alone, names, loaded = completed.stdout.splitlines()
-    assert "'IsotropyLayer'" in alone
-    assert "'metrics'" in alone
-    for module in ("torch", "sklearn", "numpy"):
-        assert f"'{module}'" not in alone
-    assert names == "IsotropyLayer load_checkpoint"
-    assert "'isoadapt.adapters'" in loaded
-    for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb", "accelerate", "datasets"):
-        assert f"'{module}'" not in loaded
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 @pytest.mark.parametrize("package", ["", ".adapters", ".finetune"])
@@ -55,59 +41,101 @@ def test_type_checkers_read_the_names_that_are_imported_on_use(package):
         for alias in statement.names:
             source = importlib.import_module(statement.module)
             assert getattr(module, alias.name) is getattr(source, alias.name)
-    assert {alias.name for statement in block.body for alias in statement.names} <= {*dir(module)}
     with pytest.raises(AttributeError, match="has no attribute 'Isotropy'"):
         module.Isotropy  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        isoadapt.LinearHead,
-        isoadapt.LinearHead.fit,
-        isoadapt.AdaptedEncoder.fit,
-        isoadapt.metrics.isoscore,
-        isoadapt.metrics.isotropy_report,
-        isoadapt.geometry.persistence_bars,
-        isoadapt.geometry.Moments,
-        isoadapt.model_selection.AdapterSearchCV.fit,
-    ],
-)
-def test_help_shows_short_names_of_types(function):
-    assert "numpy._typing" not in str(inspect.signature(function))
-
-
-def test_missing_extra_is_one_message(monkeypatch):
-    from isoadapt._utils.imports import import_optional
+def test_missing_extras_and_broken_imports_are_one_message(monkeypatch):
+    def broken(name):
+        raise AttributeError("a dependency is broken")
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r'The picture needs matplotlib.*"isoadapt\[plot\]"'):
         import_optional("matplotlib.figure", feature="The picture", extra="plot")
+    get_attribute, _ = lazy_names("isoadapt", {"Whitening": "isoadapt.adapters"})
+    monkeypatch.setattr("importlib.import_module", broken)
+    with pytest.raises(ImportError, match=r"isoadapt.adapters.*a dependency is broken"):
+        get_attribute("Whitening")
 
 
+X = np.random.default_rng(0).normal(size=(60, 4)) + 1e7
+Y = np.arange(60) % 2
+LAYER = IsotropyLayer(max_epochs=1, random_state=0)
+
+
+@pytest.mark.usefixtures("fixed_penalty")
 def test_without_zuko_only_the_flow_is_missing(monkeypatch):
     imports_zuko = re.compile(r"zuko|isoadapt\.adapters\._flow\._(map|network)")
     for module in filter(imports_zuko.match, list(sys.modules)):
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "zuko", None)  # importing it fails
     monkeypatch.setattr(_registry, "VARIANTS", _registry.VARIANTS[-7:])  # few that are slow
-    X, y = make_blobs(60, 3, centers=2, random_state=0)
-    compare = partial(compare_adapters, X, y, cv=2, encoder_saw=False)
-    install = r'needs zuko, which is not installed: pip install "isoadapt\[flow\]"'
+    compare = partial(compare_adapters, X - 1e7, Y, cv=2, encoder_saw=False)
+    install = r'FlowAdapter.* needs zuko, which is not installed: pip install "isoadapt\[flow\]"'
     for fit in (partial(isoadapt.FlowAdapter().fit, X), partial(compare, "flow")):
-        with pytest.raises(ImportError, match=f"FlowAdapter {install}"):
+        with pytest.raises(ImportError, match=install):
             fit()
-    with pytest.warns(UserWarning, match=f"FlowAdapter is left out, because it {install}"):
+    with pytest.warns(UserWarning, match=r"FlowAdapter is left out, because it needs zuko"):
         found = compare("all").estimators
     assert "IsoBN, head refit" in found
     assert not any("Flow" in name for name in found)
 
 
-def test_an_attribute_error_in_a_lazy_import_is_reported(monkeypatch):
-    def broken(name):
-        raise AttributeError("a dependency is broken")
+# Warnings name the line of the code that called the package, through any layers in between.
 
-    get_attribute, _ = lazy_names("isoadapt", {"Whitening": "isoadapt.adapters"})
-    monkeypatch.setattr("importlib.import_module", broken)
-    with pytest.raises(ImportError, match=r"isoadapt.adapters.*a dependency is broken"):
-        get_attribute("Whitening")
+
+def fit_in_a_pipeline():
+    make_pipeline(StandardScaler(with_mean=False), clone(LAYER)).fit_transform(X, Y)
+
+
+def fit_in_a_search():
+    GridSearchCV(LAYER, {"alpha": [0.5]}, cv=2).fit(X, Y)
+
+
+def measure():
+    isotropy_report(X[:9])
+
+
+@pytest.mark.parametrize("call", [fit_in_a_pipeline, fit_in_a_search, measure])
+def test_warnings_name_the_line_of_the_caller(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    assert len(caught) > 1
+    assert {each.filename for each in caught} == {__file__}
+    assert {each.lineno for each in caught} == {call.__code__.co_firstlineno + 1}
+
+
+# What a release needs: one version, and known licences.
+
+
+def test_the_version_stands_in_one_place():
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    path = ROOT / PROJECT["tool"]["hatch"]["version"]["path"]
+    assert path == Path(isoadapt.__file__)
+    assert f'__version__ = "{isoadapt.__version__}"' in path.read_text()
+    assert f"## {isoadapt.__version__} " in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_licences_of_the_core_are_listed_and_none_is_copyleft():
+    tool = runpy.run_path(str(ROOT / "tools" / "licenses.py"))
+    table = (ROOT / "LICENSES.md").read_text()
+    for requirement in map(Requirement, PROJECT["project"]["dependencies"]):
+        licence = tool["licence"](requirement.name)
+        assert f"| {requirement.name} | {licence}" in table
+        assert not tool["STRONG"].search(licence)
+    assert tool["STRONG"].search("LGPL-3.0-or-later")
+    assert "core" in tool["installed_by"](PROJECT["project"])["sympy"]  # through torch
+
+
+def test_every_mutation_has_its_place_and_its_tests():
+    check_texts(MUTATIONS)
+    for mutation, problem in (
+        (Mutation("heads.py", "no such text", "", "test_heads.py"), "occurs 0 times, not once"),
+        (MUTATIONS[0]._replace(tests="test_absent.py"), "there is no tests/test_absent.py"),
+    ):
+        with pytest.raises(SystemExit, match=problem):
+            check_texts([mutation])

@@ -1,0 +1,302 @@
+"""What needs other processes: new interpreters, killed writers and the workers of a cluster.
+
+All tests run in one worker of pytest-xdist, so that processes are started once.
+"""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import joblib
+import numpy as np
+import pytest
+from sklearn import config_context
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import Pipeline
+
+from isoadapt import (
+    AdaptedEncoder,
+    IStarAdapter,
+    TeacherReadout,
+    TransformerEncoder,
+    Whitening,
+)
+from isoadapt.geometry import Moments
+from isoadapt.metrics import isoscore
+from tests.tiny_models import WORDS, make_model, make_tokenizer, save_pair
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+def run_python(code, *arguments, cwd=None):
+    """Run code in a new interpreter that imports what this one does; return what it prints."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    ).stdout
+
+
+# The package.
+
+
+IMPORTS = """
+import sys, isoadapt
+print(dir(isoadapt), sorted(sys.modules))
+isoadapt.metrics.isoscore, isoadapt.geometry, isoadapt.encoders
+from isoadapt import *
+print(IsotropyLayer.__name__, load_checkpoint.__name__)
+import isoadapt.datasets, isoadapt.report
+from isoadapt.finetune import finetune_text_classifier, IsoBNLayer
+print(sorted(sys.modules))
+isoadapt.cli
+"""
+
+
+def test_all_names_can_be_imported_at_once_and_load_nothing_heavy():
+    alone, names, loaded = run_python(IMPORTS).splitlines()
+    assert "'IsotropyLayer'" in alone
+    assert "'metrics'" in alone
+    for module in ("torch", "sklearn", "numpy"):
+        assert f"'{module}'" not in alone
+    assert names == "IsotropyLayer load_checkpoint"
+    assert "'isoadapt.adapters'" in loaded
+    for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb", "accelerate", "datasets"):
+        assert f"'{module}'" not in loaded
+
+
+# Files and folders whose writer is killed at any step: old, new, or old beside them.
+
+
+KILLED = """
+import json, os, shutil, sys, warnings
+from pathlib import Path
+from isoadapt._utils import files
+
+place, kind = Path(sys.argv[1]), sys.argv[2]
+target, sources = place / "out", {files.__file__}
+
+def write(text):
+    if kind == "file":
+        with files.atomic_path(target) as path:
+            path.write_text(text)
+        return
+    files.check_output_folder(target, True)
+    with files.atomic_folder(target, True, files.CHECKPOINT) as folder:
+        (folder / "a").write_text(text)
+        (folder / "b").write_text(text)
+
+def killed_at(step):
+    left = [step]
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename not in sources:
+            return None
+        left[0] -= event == "line"
+        if left[0] == 0:
+            os._exit(9)
+        return trace
+    child = os.fork()
+    if child == 0:
+        sys.settrace(trace)
+        try:
+            write("new")
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+def content(path):
+    if kind == "file":
+        return path.read_text() if path.exists() else None
+    texts = {(path / name).read_text() for name in "ab"} if path.exists() else {None}
+    assert len(texts) == 1, texts
+    return texts.pop()
+
+def reported():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        files.check_output_folder(target, True)
+    return [str(warning.message) for warning in caught]
+
+seen, step = set(), 1
+write("old")
+while killed_at(step):
+    found = content(target)
+    beside = [path for path in place.iterdir() if "-old-" in path.name]
+    if found is None:
+        assert [content(path) for path in beside] == ["old"], step
+    messages = reported() if kind == "folder" else []
+    assert len(messages) == len(beside) and all(map(str.__contains__, messages, map(str, beside)))
+    seen.add((found, len(beside)))
+    for path in place.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    write("old")
+    step += 1
+assert content(target) == "new"
+print(json.dumps([sorted(seen, key=str), step]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize(
+    ("kind", "expected"),  # what is in place, and how many old ones are beside it
+    [
+        ("file", [["new", 0], ["old", 0]]),
+        ("folder", [["new", 1], ["old", 0], [None, 1]]),
+    ],
+)
+def test_a_kill_at_any_step_loses_nothing(tmp_path, kind, expected):
+    seen, steps = json.loads(run_python(KILLED, tmp_path, kind))
+    assert seen == expected
+    assert steps > 10
+
+
+# Saved models in a new process; searches over several processes.
+
+
+LOADING = """
+import sys, joblib, numpy as np
+texts, *expected = joblib.load("expected")
+search, taught = joblib.load("search"), joblib.load("taught")
+found = search.predict(texts), search.decision_function(texts), *taught.transform_predict(texts)
+for ours, theirs in zip(found, expected, strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+"""
+RNG = np.random.default_rng(0)
+TEXTS = [" ".join(RNG.choice(WORDS, size=6)) for _ in range(72)]
+Y = np.array(["cat" in text or "dog" in text for text in TEXTS]).astype(int)
+FAST = {"max_epochs": 2, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def taught(checkpoint, tmp_path_factory):
+    """A readout of a teacher whose folder is gone."""
+    folder = tmp_path_factory.mktemp("teacher")
+    teacher = save_pair(make_model().bert, make_tokenizer(), folder / "model")
+    model = AdaptedEncoder(checkpoint, TeacherReadout(ridge=0.01), teacher=teacher).fit(TEXTS)
+    teacher.rename(folder / "moved")
+    return model
+
+
+def test_a_search_with_everything_is_right_and_predicts_the_same_in_a_new_process(
+    checkpoint, taught, tmp_path
+):
+    """Weights and groups are routed through a cached pipeline with a cached encoder."""
+    weights, groups = RNG.integers(1, 4, size=72).astype(float), np.arange(72) // 3
+    encoder = TransformerEncoder(checkpoint, cache=str(tmp_path / "cache"))
+    with config_context(enable_metadata_routing=True):
+        adapter = IStarAdapter(**FAST).set_fit_request(sample_weight=True, groups=True)
+        adapter.set_score_request(sample_weight=True)
+        steps = [("encoder", encoder), ("adapter", adapter)]
+        pipe = Pipeline(steps, memory=str(tmp_path / "memory"))
+        grid = {"adapter__lam": [-1.0, 1.0]}
+        search = GridSearchCV(pipe, grid, cv=GroupKFold(2), n_jobs=2)
+        with joblib.parallel_config("threading"):  # processes would take seconds to start
+            search.fit(TEXTS, Y, sample_weight=weights, groups=groups)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    X = search.best_estimator_["encoder"].transform(TEXTS)
+    params = {name.removeprefix("adapter__"): value for name, value in search.best_params_.items()}
+    by_hand, unweighted = (
+        IStarAdapter(**FAST, **params).fit(X, Y, **given).transform(X)
+        for given in ({"sample_weight": weights, "groups": groups}, {})
+    )
+    adapted = search.best_estimator_[-1].transform(X)
+    np.testing.assert_allclose(adapted, by_hand, atol=1e-6)
+    assert np.abs(adapted - unweighted).max() > 1e-4
+    expected = search.predict(TEXTS), search.decision_function(TEXTS)
+    expected += taught.transform_predict(TEXTS)
+    joblib.dump(search, tmp_path / "search")
+    joblib.dump(taught, tmp_path / "taught")
+    joblib.dump((TEXTS, *expected), tmp_path / "expected")
+    run_python(LOADING, cwd=tmp_path)
+
+
+# Memory.
+
+
+MEASURE = """
+import sys, threading, time
+import numpy as np
+from isoadapt import TeacherReadout, Whitening
+from isoadapt.metrics import isotropy_report
+
+def resident():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS"))
+
+def watch():
+    while True:
+        seen.append(resident())
+        time.sleep(0.005)
+
+X = np.load(sys.argv[1], mmap_mode="r")
+before, seen = resident(), []
+threading.Thread(target=watch, daemon=True).start()
+Whitening().fit(X)
+isotropy_report(X)
+TeacherReadout().fit(X, X[:, :32])
+print(max(seen) - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_of_the_process_does_not_grow_with_the_rows(tmp_path):
+    """Neither by pages of the file, nor by freed memory that is kept, unseen by tracemalloc."""
+    X = np.random.default_rng(0).normal(size=(1_000_000, 64)) * np.linspace(1, 3, 64) + 1
+    np.save(tmp_path / "X.npy", X.astype(np.float32))
+    assert int(run_python(MEASURE, tmp_path / "X.npy")) < 200  # MB; X has 256
+
+
+# The workers of a cluster.
+
+
+@pytest.fixture(scope="module")
+def client():
+    """The client of two worker processes on this machine."""
+    distributed = pytest.importorskip("distributed")
+    cluster = distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        host="127.0.0.1",
+        dashboard_address=None,
+        silence_logs=logging.CRITICAL,
+    )
+    with cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.mark.slow
+def test_workers_reduce_and_adapt_their_blocks_also_if_one_is_killed(client, tmp_path):
+    dask, da = map(pytest.importorskip, ("dask", "dask.array"))
+    here = os.getpid()
+
+    def make(number):
+        return np.random.default_rng(number).normal(size=(1000, 6)) * np.arange(1, 7) + 1e3
+
+    def read(number):
+        assert os.getpid() != here
+        if number == 13 and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(number)
+
+    blocks = [da.from_delayed(dask.delayed(read)(i), (1000, 6), float) for i in range(20)]
+    rows, whole = da.concatenate(blocks), np.concatenate([make(number) for number in range(20)])
+    with dask.config.set(scheduler=client):
+        fitted = Whitening().fit(rows)
+        assert (tmp_path / "killed").exists()
+        for name, value in Moments().update(whole).to_arrays().items():
+            found, size = fitted.moments_.to_arrays()[name], np.abs(value).max()
+            np.testing.assert_allclose(found, value, rtol=0, atol=1e-12 * size, err_msg=name)
+        assert isoscore(rows) == pytest.approx(isoscore(whole), abs=1e-12)
+        adapted = fitted.transform(rows).compute()
+        np.testing.assert_allclose(adapted, fitted.transform(whole), rtol=1e-9, atol=1e-9)
+        with pytest.raises(ValueError, match="block 1: Input X contains NaN"):
+            Whitening().fit(da.where(rows == whole[1500, 0], np.nan, rows))
