@@ -104,7 +104,7 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
         ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "line 4: column 'sentence' is empty"),
         ("a.csv", SEMICOLONS, {}, "semicolon"),
         ("a.tsv", "sentence  label\na  1\n", {}, "another character"),
-        ("a.csv.gz", gzip.compress(b"sentence\n" + b"abc" * 99)[:-9], {}, "decompressed"),
+        ("a.csv.gz", gzip.compress(b"sentence\n" + b"abc" * 99, mtime=0)[:-9], {}, "decompressed"),
         ("a.jsonl", '{"sentence": "a"}\n\n{"sentence"\n', {}, "line 3: not a JSON object"),
         ("a.jsonl", '{"sentence": "a"}\n\n{"label": 1}', {}, "row 3: column 'sentence' is empty"),
         ("a.jsonl", '{"sentence": "a", "label": 1}\n{"sentence": "b"}', {}, "line 2: the label"),
