@@ -5,6 +5,7 @@ from numbers import Real
 from typing import Any, ClassVar, cast
 
 import numpy as np
+from sklearn.utils import Tags
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from isoadapt._utils.messages import warn
@@ -115,6 +116,12 @@ class LogitPreservingWhitening(MomentsAdapter):
             moments, keep, basis, complement, self.shrinkage, self.strength
         )
         return {"map_": map_, "shrinkage_": shrinkage}
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        if self.preserve == "differences" and tags.classifier_tags is not None:
+            tags.classifier_tags.multi_label = False
+        return tags
 
     def _preserved_coef(self, head: LinearHead) -> Floats:
         """Return the coefficients (n_outputs, n_features) whose outputs must not change."""
