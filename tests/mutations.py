@@ -1,4 +1,4 @@
-"""Wrong versions of the library, each of which the tests must catch.
+"""Wrong versions of the library, each of which the tests must catch; mutations.tsv lists them.
 
 ``python tests/mutations.py`` applies one mutation after the other to a copy of the tree, runs the
 tests named with it and reports which were caught. ``python tests/mutations.py isobn ridge`` runs
@@ -21,16 +21,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("isoadapt", "tests", "benchmarks", "examples", "tools")
 FILES = ("pyproject.toml", "constraints.txt", "README.md", "CHANGELOG.md", "Makefile")
 SECONDS = 300  # of one run of tests; a mutation that makes them hang counts as caught
-PRELOADED = [
-    "pytest",
-    "hypothesis.extra.numpy",
-    "torch",
-    "transformers.trainer",
-    "skorch",
-    "pandas",
-]
-PRELOADED += ["sklearn.model_selection", "sklearn.cluster", "scipy.stats", "zuko.transforms"]
-PRELOADED += ["sentence_transformers", "onnxscript", "onnxruntime", "matplotlib.pyplot"]
+PRELOADED = (
+    "pytest hypothesis.extra.numpy torch transformers.trainer skorch pandas sklearn.model_selection"
+    " sklearn.cluster scipy.stats zuko.transforms sentence_transformers onnxscript onnxruntime"
+).split()
 
 
 class Mutation(NamedTuple):
@@ -42,97 +36,18 @@ class Mutation(NamedTuple):
     tests: str  # files below tests/, separated by blanks
 
 
-STAR = "geometry/test_isoscore_star.py"
-EXACT = "adapters/test_isotropy_layer.py adapters/test_selection.py"
-SELECTION = "adapters/test_selection.py"
-CLOSED = "adapters/test_closed_form.py"
-ISTAR = "adapters/test_istar.py"
+def read_mutations(path: Path) -> list[Mutation]:
+    """Read the columns file, tests, old and new, in which \\n is a line break."""
+    lines = path.read_text("utf-8").splitlines()[1:]
+    parts = [[_unescaped(cell) for cell in line.split("\t")] for line in lines]
+    return [Mutation(file, old, new, tests) for file, tests, old, new in parts]
 
-CHANGES = {  # of a file below isoadapt/, with the files below tests/ that must fail under each
-    ("geometry/_isoscore.py", STAR): {
-        "return (ratio - 1) / (d - 1)": "return ratio / d",
-        "core = 4 * grad_square": "core = 2 * grad_square",
-        "** 2, 2 * zeta * (1 - zeta)": "** 2, zeta * (1 - zeta)",
-        "value * ratio**4": "value * ratio**2",
-        "product.mul_(4)": "product",
-    },
-    ("geometry/_spread.py", "geometry/test_isoscore_bias.py"): {
-        "n * n - 3 * n + 1": "n * n - 3 * n"
-    },
-    ("geometry/_spread.py", "losses/test_cosreg_loss.py"): {".sum(-1) - count": ".sum(-1)"},
-    ("geometry/_moments.py", "geometry/test_moments.py"): {
-        "self.count * other.count / total": "self.count * other.count / (total + 1)",
-        "(shift @ (third + scatter_shift))": "(shift @ third)",
-        "- 4 * (step @ third)": "",
-    },
-    ("encoders/_tokenization.py", "encoders/test_tokenization.py"): {
-        "min(first, second, room // 2)": "min(first, second, (room + 1) // 2)"
-    },
-    ("geometry/_neighbours.py", "geometry/test_neighbours.py"): {
-        "found.sort(dim=1).values": "found"
-    },
-    ("geometry/_neighbours.py", "geometry/test_dimension.py"): {
-        "-ranks / len(nearest)": "-ranks / (len(nearest) + 1)"
-    },
-    ("geometry/_spread.py", "geometry/test_partition.py"): {"std(correction=0)": "std()"},
-    ("geometry/_persistence.py", "geometry/test_persistence.py"): {
-        "share * (size + 2)": "share * size"
-    },
-    ("losses/_joint.py", "losses/test_joint_loss.py"): {"/ (1 + self._step)": "/ 1"},
-    ("losses/_spectrum_control.py", "losses/test_spectrum_control_loss.py"): {
-        "max(Z.shape[-2], 1) ** 0.5": "max(Z.shape[-1], 1) ** 0.5"
-    },
-    ("losses/_persistent_entropy.py", "losses/test_persistent_entropy_loss.py"): {
-        "+ n * member[:, None]": ""
-    },
-    ("adapters/_linalg.py", CLOSED): {
-        "(count + 1) *": "count *",
-        "** (-power / 2)": "** -power",
-        "float(balance * (trace / total))": "float(balance)",
-    },
-    ("adapters/_isobn.py", "adapters/test_isobn.py"): {"(gamma * std + eps)": "(gamma + eps)"},
-    ("adapters/_istar.py", ISTAR): {
-        "(1 / zeta**2 - 1)": "/ zeta**2",
-        "lerp(training_cov, zeta)": "lerp(training_cov, 1)",
-    },
-    ("adapters/_all_but_the_top.py", "adapters/test_all_but_the_top.py"): {
-        "-matrix @ mean": "-mean"
-    },
-    ("adapters/_training/_exact.py", EXACT): {
-        "2 * self.ridge * pulled": "self.ridge * pulled",
-        "self.weight / (d - 1)": "self.weight / d",
-    },
-    ("adapters/_training/_problem.py", SELECTION): {
-        '"i": 4': '"i": 1',
-        "np.sqrt(2 * (agree": "0 * ((agree",
-    },
-    (
-        "adapters/_training/_problem.py",
-        "adapters/test_penalised.py adapters/test_isotropy_layer.py",
-    ): {
-        "shrunk = shrink(eigenvalues, oas_shrinkage(moments))": "shrunk = eigenvalues",
-        "self.scale * (head.coef_ @ self.out)": "head.coef_ @ self.out",
-    },
-    ("adapters/_training/_epoch_choice.py", SELECTION): {
-        ">= self.best - self.error": ">= self.best",
-        ".number >= self.patience": ".number > self.patience",
-    },
-    ("adapters/_rows.py", "adapters/test_sample_weight.py"): {"(left > count)": "(left >= count)"},
-    ("encoders/_identity.py", "encoders/test_cache.py"): {
-        'len(part).to_bytes(8, "little") + part': "part"
-    },
-    ("encoders/_cache/_store.py", "encoders/test_store.py"): {
-        'np.argsort(uses["tick"], kind="stable")': 'np.argsort(uses["tick"], kind="stable")[::-1]'
-    },
-    ("interop/_merge.py", "interop/test_merge.py"): {
-        "[rows[label] for label in labels]": "list(rows.values())"
-    },
-}
-MUTATIONS = [
-    Mutation(file, old, new, tests)
-    for (file, tests), changes in CHANGES.items()
-    for old, new in changes.items()
-]
+
+def _unescaped(cell: str) -> str:
+    return cell.replace("\\\\", "\0").replace("\\n", "\n").replace("\0", "\\")
+
+
+MUTATIONS = read_mutations(ROOT / "tests" / "mutations.tsv")
 
 
 def main(words: Sequence[str]) -> int:
