@@ -21,10 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("isoadapt", "tests", "benchmarks", "examples", "tools")
 FILES = ("pyproject.toml", "constraints.txt", "README.md", "CHANGELOG.md", "Makefile")
 SECONDS = 300  # of one run of tests; a mutation that makes them hang counts as caught
-PRELOADED = (
-    "pytest hypothesis.extra.numpy torch transformers.trainer skorch pandas sklearn.model_selection"
-    " sklearn.cluster scipy.stats zuko.transforms sentence_transformers onnxscript onnxruntime"
-).split()
+PRELOADED = ["pytest", "hypothesis.extra.numpy", "torch", "transformers.trainer", "skorch", "zuko"]
+PRELOADED += ["sklearn.model_selection", "sklearn.cluster", "scipy.stats", "pandas", "onnxscript"]
+PRELOADED += ["sentence_transformers", "onnxruntime"]
 
 
 class Mutation(NamedTuple):
