@@ -81,7 +81,7 @@ class ComparisonDisplay:
     >>> from isoadapt.model_selection import compare_adapters
     >>> from isoadapt.report import ComparisonDisplay
     >>> X, y = make_classification(300, 8, n_informative=5, random_state=0)
-    >>> comparison = compare_adapters(X, y, ["Whitening"], encoder_saw=False, random_state=0)
+    >>> comparison = compare_adapters(X, y, ["Whitening"], encoder_saw=False)  # doctest: +SKIP
     >>> display = ComparisonDisplay.from_comparison(comparison)  # doctest: +SKIP
     >>> display.figure_.savefig("comparison.png")  # doctest: +SKIP
     """

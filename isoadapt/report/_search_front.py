@@ -73,7 +73,7 @@ class SearchFrontDisplay:
     >>> from isoadapt.model_selection import BestAboveFloor, make_isotropy_scorer
     >>> from isoadapt.report import SearchFrontDisplay
     >>> X, y = make_classification(300, 8, random_state=0)
-    >>> search = GridSearchCV(
+    >>> search = GridSearchCV(  # doctest: +SKIP
     ...     LogitPreservingWhitening(head="logistic"),
     ...     {"strength": [0.0, 0.5, 1.0]},
     ...     scoring={"accuracy": "accuracy", "isoscore": make_isotropy_scorer("isoscore")},

@@ -190,7 +190,7 @@ def compare_adapters(
     --------
     >>> from sklearn.datasets import make_classification
     >>> from isoadapt.model_selection import compare_adapters
-    >>> X, y = make_classification(300, 8, n_informative=5, random_state=0)
+    >>> X, y = make_classification(100, 8, n_informative=5, random_state=0)
     >>> comparison = compare_adapters(
     ...     X, y, ["Whitening", "LogitPreservingWhitening"], encoder_saw=False, random_state=0
     ... )

@@ -54,12 +54,13 @@ class BestAboveFloor:
     >>> from sklearn.model_selection import GridSearchCV
     >>> from isoadapt import LogitPreservingWhitening
     >>> from isoadapt.model_selection import BestAboveFloor, make_isotropy_scorer
-    >>> X, y = make_classification(300, 8, random_state=0)
+    >>> X, y = make_classification(100, 8, random_state=0)
     >>> search = GridSearchCV(
     ...     LogitPreservingWhitening(head="logistic"),
     ...     {"strength": [0.0, 0.5, 1.0]},
     ...     scoring={"accuracy": "accuracy", "isoscore": make_isotropy_scorer("isoscore")},
     ...     refit=BestAboveFloor("accuracy", "isoscore", floor=0.5),
+    ...     cv=2,
     ... )
     >>> search.fit(X, y).best_params_
     {'strength': 1.0}
