@@ -245,7 +245,6 @@ def finetune_text_classifier(
         batch_size=batch_size,
         warmup=warmup,
         weight_decay=weight_decay,
-        shuffle=shuffle,
     )
     _check_held_out(targets, plan.validation)
     options = penalty_options(penalty, lam, balance, where)
@@ -263,6 +262,7 @@ def finetune_text_classifier(
             seed=seed,
             folder=Path(tempfile.gettempdir()),
             show_progress=bool(verbose) and sys.stderr.isatty(),
+            shuffle=shuffle,
             **options,
         )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:

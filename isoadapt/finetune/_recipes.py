@@ -27,7 +27,6 @@ class Recipe:
     optimiser: str = "adamw"  # or "adam", which adds the weight decay to the gradient
     accumulation: int = 1  # batches whose gradients are averaged for one step
     half: bool = False  # mixed precision; on a GPU only
-    shuffle: bool = True  # in each epoch, into batches of similar length
     validation: float = 0.0  # share held out to choose the best epoch; 0 keeps the last epoch
 
     @property

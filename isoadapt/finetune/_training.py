@@ -35,6 +35,7 @@ def train_classifier(
     seed: int,
     folder: Path,
     show_progress: bool,
+    shuffle: bool = True,
     **options: Any,
 ) -> None:
     """Train a float32 classifier in place on rows of token lists and ``labels``.
@@ -53,10 +54,11 @@ def train_classifier(
     n_steps = recipe.epochs * math.ceil(len(rows) / (recipe.batch_size * recipe.accumulation))
     if n_steps == 1:  # the first step of a warm-up has the learning rate 0
         recipe = replace(recipe, warmup=0.0)
+    order = {} if shuffle else {"train_sampling_strategy": "sequential"}
     adam = (torch.optim.Adam, {"lr": recipe.lr, "fused": True})
     trainer = IsotropyTrainer(
         model=network,
-        args=training_arguments(recipe, device, seed, folder, network.config),
+        args=training_arguments(recipe, device, seed, folder, network.config, **order),
         data_collator=DataCollatorWithPadding(tokenizer),
         train_dataset=rows,
         eval_dataset=held_out,
@@ -87,7 +89,7 @@ def training_arguments(
         "max_grad_norm": _MAX_NORM,
         "per_device_train_batch_size": recipe.batch_size,
         "gradient_accumulation_steps": recipe.accumulation,
-        "train_sampling_strategy": "group_by_length" if recipe.shuffle else "sequential",
+        "train_sampling_strategy": "group_by_length",
         "fp16": recipe.half and device.type == "cuda",
         "seed": seed,
         "eval_strategy": "epoch" if recipe.validation else "no",
