@@ -11,7 +11,7 @@ from isoadapt import load_checkpoint
 from isoadapt.cli import _compare
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import similarity_correlation
-from isoadapt.model_selection import Comparison
+from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from tests.cli.command_line import run, succeed, texts_and_labels
 from tests.tiny_models import WORDS, save_model
@@ -63,40 +63,34 @@ class TestCompare:
         similar = similarity_correlation(vectors[:90], vectors[90:], np.arange(90) % 6)
         assert found["similarity"]["score"] == pytest.approx(similar, abs=1e-3)
 
-    def test_best_adapters_are_saved_and_folders_of_earlier_ones_are_named(
+    def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(
         self, files, monkeypatch
     ):
         def best(self, use=None, same_predictions=False):
             name = NAMES[0] if same_predictions else NAMES[1]
             return None if use == "neighbours" else self.estimators[name]
 
+        def interrupted(*arguments, **options):
+            comparison = compare_adapters(*arguments, **options)
+            comparison.notes.append(f"{INTERRUPTED} before these were done: IsoBN")
+            return comparison
+
         monkeypatch.setattr(Comparison, "best_adapter", best)
+        monkeypatch.setattr(_compare, "compare_adapters", interrupted)
         (files / "out" / "best-for-neighbours").mkdir(parents=True)
-        options = ["--adapters", NAMES[0], "--out", "out"]
-        completed = succeed("compare", *BOTH, *options)
-        assert "Note:" not in completed.stderr
+        options = ["--adapters", NAMES[0], "--out", "out", "--json"]
+        completed = run("compare", *BOTH[:5], *BOTH[6:], *options)
+        assert completed.code == 130
+        rows = json.loads(completed.stdout)["rows"]
+        assert {row["adapter"] for row in rows} > set(NAMES)
+        assert {row["use"] for row in rows} == {"classify", "neighbours"}
+        assert "Note: encoder_saw=None: it is not known" in completed.stderr
         assert "best-for-neighbours is of an earlier comparison" in completed.stderr
         assert "not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
         for ending, name in (("", NAMES[1]), ("-same-predictions", NAMES[0])):
             folder = files / "out" / f"best-for-classify{ending}"
             assert type(load_adapter(folder)).__name__ == name
             assert "- Data: source train.tsv, rows 90" in (folder / "README.md").read_text()
-
-    def test_after_an_interrupt_it_shows_what_is_done_and_exits_with_130(self, files, monkeypatch):
-        compare = _compare.compare_adapters
-
-        def interrupted(*arguments, **options):
-            comparison = compare(*arguments, **options)
-            comparison.notes.append(f"{INTERRUPTED} before these were done: IsoBN")
-            return comparison
-
-        monkeypatch.setattr(_compare, "compare_adapters", interrupted)
-        completed = run("compare", *BOTH[:5], *BOTH[6:], "--json")
-        assert completed.code == 130
-        rows = json.loads(completed.stdout)["rows"]
-        assert {row["adapter"] for row in rows} > {"Whitening"}
-        assert {row["use"] for row in rows} == {"classify", "neighbours"}
-        assert "Note: encoder_saw=None: it is not known" in completed.stderr
 
 
 class TestReport:

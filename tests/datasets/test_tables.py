@@ -103,7 +103,6 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
         ("a.tsv", "x\tx\na\tb\n", {}, "two columns named 'x'"),
         ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "line 4: column 'sentence' is empty"),
         ("a.csv", SEMICOLONS, {}, "semicolon"),
-        ("a.tsv", "sentence  label\na  1\n", {}, "another character"),
         ("a.csv.gz", gzip.compress(b"sentence\n" + b"abc" * 99, mtime=0)[:-9], {}, "decompressed"),
         ("a.jsonl", '{"sentence": "a"}\n\n{"sentence"\n', {}, "line 3: not a JSON object"),
         ("a.jsonl", '{"sentence": "a"}\n\n{"label": 1}', {}, "row 3: column 'sentence' is empty"),
@@ -120,7 +119,7 @@ def test_what_is_wrong_and_where(tmp_path, name, content, options, message):
         load_table(write(tmp_path, name, content), **options)
 
 
-FIELD = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1)
+FIELD = st.text("aé語,;'\"\\#-01", min_size=1)
 
 
 @given(st.lists(st.tuples(FIELD, st.integers(-(2**63), 2**63 - 1)), min_size=1))

@@ -49,6 +49,7 @@ def folder(checkpoint, tmp_path, monkeypatch):
 
 
 # torch warns of its data loader's default, which concerns machines without a GPU only.
+@pytest.mark.usefixtures("fixed_penalty")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 @pytest.mark.parametrize(
     "page", [page for page in [README, *PAGES] if of_language(page, "python")], ids=name

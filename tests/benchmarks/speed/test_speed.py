@@ -1,0 +1,60 @@
+"""How two callables are timed, the stored figures, and the checks of a GPU on a pretended one."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from benchmarks import __main__ as command
+from benchmarks.speed import _harness, gpu
+from benchmarks.speed._harness import Measurement, compare
+from docs._ext.results import RESULTS
+from isoadapt.encoders import release
+from tests.pretended_cuda import UNAVAILABLE, pretended_cuda
+
+
+def test_compare_alternates_after_a_warm_up(monkeypatch):
+    now, calls = [0.0], []
+
+    def spend(seconds, name):
+        now[0] += seconds
+        calls.append(name)
+
+    monkeypatch.setattr(_harness.time, "perf_counter", lambda: now[0])
+    functions = partial(spend, 1.0, "ours"), partial(spend, 2.0, "reference")
+    result = compare("twice", *functions, repeats=3, target=2.0, n=5)
+    assert calls == ["ours", "reference"] * 2 + ["reference", "ours"] + ["ours", "reference"]
+    assert (result.ours_s, result.reference_s) == ((1.0,) * 3, (2.0,) * 3)
+    assert (result.ratio, result.facts) == (2.0, {"n": 5})
+
+
+def test_the_results_are_those_of_the_records():
+    records = list(command.records().entries())
+    assert {record["benchmark"] for record in records} == set(_harness.names())
+    section = f"<!-- bench:begin -->\n\n{command.text(records)}\n\n<!-- bench:end -->"
+    assert section in RESULTS.read_text("utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
+@pytest.mark.parametrize("part", gpu.PARTS, ids=lambda part: part.__name__)
+def test_each_part_runs_and_finds_the_devices_agree(part, checkpoint, monkeypatch):
+    monkeypatch.setenv("ISOADAPT_MODEL", str(checkpoint))
+    with pretended_cuda():
+        assert list(part(torch.device("cuda"), True))
+        release()
+
+
+def test_a_part_that_fails_does_not_keep_the_others_from_running(monkeypatch, capsys):
+    def broken(device, quick):
+        gpu.agree("sums", 1.0, 1.1, 0.01)
+
+    def sound(device, quick):
+        yield Measurement(f"sound on {device.type}, quick={quick}", (1.0,))
+
+    monkeypatch.setattr(gpu, "PARTS", (broken, sound))
+    assert gpu.main(["--device", "cpu", "--quick"]) == 1
+    output = capsys.readouterr()
+    assert "sound on cpu, quick=True" in output.out
+    assert "sums: the devices differ by 0.1" in output.err
+    assert "failed: broken" in output.err
