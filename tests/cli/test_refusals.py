@@ -8,9 +8,9 @@ import pytest
 from isoadapt import Whitening
 from isoadapt.interop import save_adapter
 from tests.cli.command_line import X, refuse
-from tests.tiny_models import save_model
 
-TABLES = {
+CONTENTS = {
+    "bad/config.json": "[]",
     "bare.tsv": "sentence\na cat\na dog\n",
     "empty.txt": "\n \n",
     "names.tsv": "sentence\tlabel\na\tno\nb\tyes\n",
@@ -24,7 +24,8 @@ TABLES = {
 @pytest.fixture
 def odd_files(files):
     """The fixture `files`, with files that cannot be used."""
-    for name, content in TABLES.items():
+    (files / "bad").mkdir()
+    for name, content in CONTENTS.items():
         (files / name).write_text(content)
     for name in ("folder.npy", "report.html"):
         (files / name / "kept").mkdir(parents=True)
@@ -100,6 +101,8 @@ FAILURES = [
     ("one.npy holds 1 row", "fit whitening --out a --on one.npy"),
     ("not empty", "fit whitening --out my-adapter --on X.npy"),
     ("empty.txt holds no text", TEACHER + "texts.tsv empty.txt"),
+    ("config.json", "audit bad texts.tsv"),
+    ("config.json", "merge my-adapter bad out"),
     ("config.json is missing", "transform . X.npy out.npy"),
     ("'absent' is not a folder", "transform narrow X.npy absent/out.npy"),
     ("absent", "transform absent X.npy out.npy"),
@@ -123,11 +126,3 @@ def test_wrong_usage_has_status_2(word, line, odd_files):
 @pytest.mark.parametrize(("word", "line"), FAILURES)
 def test_failures_have_status_1(word, line, odd_files):
     refuse(word, *shlex.split(line), status=1)
-
-
-@pytest.mark.parametrize("data", [b"[]", b"\xff\xfe"])
-def test_models_that_are_none(data, odd_files):
-    save_model(odd_files / "bad")
-    (odd_files / "bad" / "config.json").write_bytes(data)
-    refuse("config.json", "audit", "bad", "texts.tsv")
-    refuse("config.json", "merge", "my-adapter", "bad", "out")

@@ -20,6 +20,7 @@ from tests.docs.blocks import PAGES, README, ROOT, blocks, name, of_language, sh
 from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
 
 COMMANDS = typer.main.get_command(app).commands
+SLOW = ["docs/guide/serving.rst"]  # exports to ONNX
 CHEAP = {"audit", "check", "compare", "export", "fit", "transform", "merge"}
 N_TRAIN, N_DEV = 96, 60
 
@@ -52,7 +53,13 @@ def folder(checkpoint, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("fixed_penalty")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 @pytest.mark.parametrize(
-    "page", [page for page in [README, *PAGES] if of_language(page, "python")], ids=name
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (name(page) in SLOW))
+        for page in [README, *PAGES]
+        if of_language(page, "python")
+    ],
+    ids=name,
 )
 def test_python_blocks_run(page, folder):
     corpus = small_corpus()

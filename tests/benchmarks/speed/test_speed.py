@@ -7,7 +7,7 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks.speed import _harness, gpu
-from benchmarks.speed._harness import Measurement, compare
+from benchmarks.speed._harness import compare
 from docs._ext.results import RESULTS
 from isoadapt.encoders import release
 from tests.pretended_cuda import UNAVAILABLE, pretended_cuda
@@ -43,18 +43,3 @@ def test_each_part_runs_and_finds_the_devices_agree(part, checkpoint, monkeypatc
     with pretended_cuda():
         assert list(part(torch.device("cuda"), True))
         release()
-
-
-def test_a_part_that_fails_does_not_keep_the_others_from_running(monkeypatch, capsys):
-    def broken(device, quick):
-        gpu.agree("sums", 1.0, 1.1, 0.01)
-
-    def sound(device, quick):
-        yield Measurement(f"sound on {device.type}, quick={quick}", (1.0,))
-
-    monkeypatch.setattr(gpu, "PARTS", (broken, sound))
-    assert gpu.main(["--device", "cpu", "--quick"]) == 1
-    output = capsys.readouterr()
-    assert "sound on cpu, quick=True" in output.out
-    assert "sums: the devices differ by 0.1" in output.err
-    assert "failed: broken" in output.err
