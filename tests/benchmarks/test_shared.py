@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks import _data
-from benchmarks._data import load_unseen, narrow_cone
+from benchmarks._data import load_unseen
 from benchmarks._store import Busy, CellStore, locked
-from isoadapt.metrics import cumulative_explained_variance, isoscore, mean_cosine_similarity
 
 
 @pytest.fixture
@@ -51,15 +50,6 @@ def test_one_process_writes_at_a_time(path):
         pass
     with locked(path):
         pass
-
-
-def test_narrow_cone_is_narrow_and_learnable():
-    data = narrow_cone(400, 32, seed=0)
-    assert (data.X_train.shape, data.X_test.shape) == ((400, 32), (50, 32))
-    assert isoscore(data.X_train) < 0.05
-    assert cumulative_explained_variance(data.X_train, k=1) > 0.8
-    assert mean_cosine_similarity(data.X_train) > 0.5
-    assert data.head.score(data.X_train, data.y_train) > 0.8
 
 
 def test_unseen_rows_are_those_of_all_splits_but_train_and_its_copies(monkeypatch, tmp_path):

@@ -84,13 +84,9 @@ def test_rules_are_judged_on_encoders_left_out():
     assert advice.judged(values[:, 1:], gains, two)[0] == 0
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 @pytest.mark.parametrize("discordance", trials.DISCORDANCES[1:])
-def test_heads_predict_the_planted_signs_with_the_stated_accuracies(discordance, rng):
+def test_heads_predict_the_planted_signs_with_the_stated_accuracies(discordance):
+    rng = np.random.default_rng(0)
     X, y = trials.planted_rows(40_000, discordance, rng)
     Z = PlantedAdapter().fit(X, y).transform(X)
     predictions = [fit_head("logistic", rows[:500], y[:500]).predict(rows) for rows in (X, Z)]
@@ -101,7 +97,8 @@ def test_heads_predict_the_planted_signs_with_the_stated_accuracies(discordance,
     assert (correct[0] != correct[1]).mean() == pytest.approx(discordance, abs=error)
 
 
-def test_rank_correlations_of_planted_pairs_are_known(rng):
+def test_rank_correlations_of_planted_pairs_are_known():
+    rng = np.random.default_rng(0)
     first, second, scores = trials.planted_pairs(40_000, rng)
     assert len(np.unique(np.vstack([first, second]), axis=0)) == 80_000
     show = PlantedAdapter().transform

@@ -22,8 +22,8 @@ def test_interval_and_p_are_those_of_the_t_test():
 
 
 def predictions(rng, share):
-    """Labels, and predictions of which this share is wrong."""
-    labels = rng.random(301) < 0.7
+    """Labels, always the same, and predictions of which this share is wrong."""
+    labels = np.random.default_rng(1).random(301) < 0.7
     return labels, labels ^ (rng.random(301) < share)
 
 
