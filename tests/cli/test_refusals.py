@@ -20,20 +20,22 @@ CONTENTS = {
 }
 
 
-@pytest.fixture
-def odd_files(files):
-    """The fixture `files`, with files that cannot be used."""
-    (files / "bad").mkdir()
+@pytest.fixture(scope="module")
+def odd_files(place, tmp_path_factory):
+    """A folder with links to all of `place`, and with files that cannot be used."""
+    folder = tmp_path_factory.mktemp("odd")
+    for path in place.iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / "bad").mkdir()
     for name, content in CONTENTS.items():
-        (files / name).write_text(content)
+        (folder / name).write_text(content)
     for name in ("folder.npy", "report.html"):
-        (files / name / "kept").mkdir(parents=True)
-    matrices = {"one": X[:1], "constant": np.ones((9, 5)), "cut": X}
-    for name, matrix in matrices.items():
-        np.save(f"{name}.npy", matrix)
-    (files / "cut.npy").write_bytes((files / "cut.npy").read_bytes()[:-9])
-    save_adapter(Whitening().fit(X), "narrow")
-    return files
+        (folder / name / "kept").mkdir(parents=True)
+    for name, matrix in {"one": X[:1], "constant": np.ones((9, 5)), "cut": X}.items():
+        np.save(folder / f"{name}.npy", matrix)
+    (folder / "cut.npy").write_bytes((folder / "cut.npy").read_bytes()[:-9])
+    save_adapter(Whitening().fit(X), folder / "narrow")
+    return folder
 
 
 COMPARE = "compare dev.tsv --model my-model "
@@ -110,5 +112,6 @@ FAILURES = [
     ("status", "word", "line"),
     [*((2, *each) for each in WRONG_USAGE), *((1, *each) for each in FAILURES)],
 )
-def test_one_line_says_why(status, word, line, odd_files):
+def test_one_line_says_why(status, word, line, odd_files, monkeypatch):
+    monkeypatch.chdir(odd_files)
     refuse(word, *shlex.split(line), status=status)
