@@ -58,17 +58,13 @@ def fail(*arguments):
     return message_of(run(*arguments))
 
 
-def listing():
-    return sorted(path.as_posix() for path in Path().rglob("*"))
-
-
 def refuse(word, *arguments, status=1):
     """Check that a command fails in one line with a word, without a result or a new file."""
-    before = listing()
+    before = sorted(Path().rglob("*"))
     completed = run(*arguments)
     assert re.search(word, message_of(completed)), completed
     assert (2 if completed.code == 2 else 1) == status, completed
-    assert (completed.stdout, listing()) == ("", before)
+    assert (completed.stdout, sorted(Path().rglob("*"))) == ("", before)
 
 
 def texts_and_labels(path="texts.tsv"):

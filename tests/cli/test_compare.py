@@ -11,7 +11,7 @@ from isoadapt import load_checkpoint
 from isoadapt.cli import _compare
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import similarity_correlation
-from isoadapt.model_selection import Comparison
+from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from tests.cli.command_line import run, succeed, texts_and_labels
 from tests.tiny_models import WORDS, save_model
@@ -31,109 +31,98 @@ def write(name, labels, texts=None):
     return name
 
 
-class TestCompare:
-    def test_tables_figures_and_verdicts(self, files):
-        train, dev = (texts_and_labels(f"{name}.tsv")[0] for name in ("train", "dev"))
-        table = pd.DataFrame({"sentence1": train, "sentence2": dev, "label": np.arange(90) % 6})
-        table.to_csv("pairs.tsv", sep="\t", index=False)
-        write("test.tsv", np.arange(95) % 3, [*dev, *train[:5]])
-        options = ["--pairs", "pairs.tsv", "--foreign", "dev.tsv", "--max-length", 7]
-        options += ["--encoder-saw", "--out", "out", "--cache", "fits"]
-        adapters = [f"--adapters={name}" for name in NAMES]
-        line = ["train.tsv", "--test", "test.tsv", *MODEL]
-        completed = succeed("compare", *line, *options, *adapters)
-        assert "5 of the 95 rows to judge on equal rows that are fitted to" in completed.stderr
-        assert "Encoding the 185 texts" in completed.stderr  # of both tables in one call
-        assert completed.stdout.startswith("Fitted to 90 rows and judged on 90 test rows")
-        lines = completed.stdout.splitlines()
-        for name in ("no adapter", "head refit only", *NAMES):
-            assert sum(line.startswith(f"{name}  ") for line in lines) == 6
-        assert max(map(len, lines)) <= 100
-        verdict = completed.stdout.split("\n\n")[-1].replace("\n  ", " ").splitlines()
-        starts = ["On classification, ", "For similarity, ", "For neighbours ", "For outliers, "]
-        assert all(line.startswith(start) for line, start in zip(verdict, starts, strict=True))
-        saved = json.loads((files / "out" / "comparison.json").read_text())
-        assert [*saved["verdict"].values()] == verdict
-        assert any((files / "fits").iterdir())
-        found = {row["use"]: row for row in saved["rows"] if row["adapter"] == "no adapter"}
-        encoder, head = load_checkpoint("my-model", max_length=7)
-        score = head.score(encoder.transform(dev), np.arange(90) % 3)
-        assert found["classify"]["score"] == pytest.approx(score)
-        vectors = encoder.transform(train + dev)
-        similar = similarity_correlation(vectors[:90], vectors[90:], np.arange(90) % 6)
-        assert found["similarity"]["score"] == pytest.approx(similar, abs=1e-3)
-
-    def test_best_adapters_are_saved_and_folders_of_earlier_ones_are_named(
-        self, files, monkeypatch
-    ):
-        def best(self, use=None, same_predictions=False):
-            name = NAMES[0] if same_predictions else NAMES[1]
-            return None if use == "neighbours" else self.estimators[name]
-
-        monkeypatch.setattr(Comparison, "best_adapter", best)
-        (files / "out" / "best-for-neighbours").mkdir(parents=True)
-        options = ["--adapters", NAMES[0], "--out", "out"]
-        completed = succeed("compare", *BOTH, *options)
-        assert "Note:" not in completed.stderr
-        assert "best-for-neighbours is of an earlier comparison" in completed.stderr
-        assert "not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
-        for ending, name in (("", NAMES[1]), ("-same-predictions", NAMES[0])):
-            folder = files / "out" / f"best-for-classify{ending}"
-            assert type(load_adapter(folder)).__name__ == name
-            assert "- Data: source train.tsv, rows 90" in (folder / "README.md").read_text()
-
-    def test_after_an_interrupt_it_shows_what_is_done_and_exits_with_130(self, files, monkeypatch):
-        compare = _compare.compare_adapters
-
-        def interrupted(*arguments, **options):
-            comparison = compare(*arguments, **options)
-            comparison.notes.append(f"{INTERRUPTED} before these were done: IsoBN")
-            return comparison
-
-        monkeypatch.setattr(_compare, "compare_adapters", interrupted)
-        completed = run("compare", *BOTH[:5], *BOTH[6:], "--json")
-        assert completed.code == 130
-        rows = json.loads(completed.stdout)["rows"]
-        assert {row["adapter"] for row in rows} > {"Whitening"}
-        assert {row["use"] for row in rows} == {"classify", "neighbours"}
-        assert "Note: encoder_saw=None: it is not known" in completed.stderr
+def test_tables_figures_and_verdicts(files):
+    train, dev = (texts_and_labels(f"{name}.tsv")[0] for name in ("train", "dev"))
+    table = pd.DataFrame({"sentence1": train, "sentence2": dev, "label": np.arange(90) % 6})
+    table.to_csv("pairs.tsv", sep="\t", index=False)
+    write("test.tsv", np.arange(95) % 3, [*dev, *train[:5]])
+    options = ["--pairs", "pairs.tsv", "--foreign", "dev.tsv", "--max-length", 7]
+    options += ["--encoder-saw", "--out", "out", "--cache", "fits"]
+    adapters = [f"--adapters={name}" for name in NAMES]
+    line = ["train.tsv", "--test", "test.tsv", *MODEL]
+    completed = succeed("compare", *line, *options, *adapters)
+    assert "5 of the 95 rows to judge on equal rows that are fitted to" in completed.stderr
+    assert "Encoding the 185 texts" in completed.stderr  # of both tables in one call
+    assert completed.stdout.startswith("Fitted to 90 rows and judged on 90 test rows")
+    lines = completed.stdout.splitlines()
+    for name in ("no adapter", "head refit only", *NAMES):
+        assert sum(line.startswith(f"{name}  ") for line in lines) == 6
+    assert max(map(len, lines)) <= 100
+    verdict = completed.stdout.split("\n\n")[-1].replace("\n  ", " ").splitlines()
+    starts = ["On classification, ", "For similarity, ", "For neighbours ", "For outliers, "]
+    assert all(line.startswith(start) for line, start in zip(verdict, starts, strict=True))
+    saved = json.loads((files / "out" / "comparison.json").read_text())
+    assert [*saved["verdict"].values()] == verdict
+    assert any((files / "fits").iterdir())
+    found = {row["use"]: row for row in saved["rows"] if row["adapter"] == "no adapter"}
+    encoder, head = load_checkpoint("my-model", max_length=7)
+    score = head.score(encoder.transform(dev), np.arange(90) % 3)
+    assert found["classify"]["score"] == pytest.approx(score)
+    vectors = encoder.transform(train + dev)
+    similar = similarity_correlation(vectors[:90], vectors[90:], np.arange(90) % 6)
+    assert found["similarity"]["score"] == pytest.approx(similar, abs=1e-3)
 
 
-class TestReport:
-    @pytest.fixture(autouse=True)
-    def matplotlib(self):
-        pytest.importorskip("matplotlib")
+def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(files, monkeypatch):
+    def best(self, use=None, same_predictions=False):
+        name = NAMES[0] if same_predictions else NAMES[1]
+        return None if use == "neighbours" else self.estimators[name]
 
-    def test_the_page_has_the_figures_of_compare_and_audit(self, files, monkeypatch):
-        monkeypatch.setattr(Comparison, "credited", lambda *_: ["Whitening"])  # which has a map
-        completed = succeed("report", *BOTH, "--out", "new/report.html", "--json")
-        assert "Report: new/report.html" in completed.stderr
-        page = (files / "new" / "report.html").read_text("utf-8")
-        shown = json.loads(completed.stdout)
-        for sentence in shown["verdict"].values():
-            assert f"<p>{html.escape(sentence)}</p>" in page
-        for row in shown["rows"]:
-            assert f"<td>{row['adapter']}</td><td>{row['score']:.4f}</td>" in page
-        audit = ["audit", "my-model", "dev.tsv", "--label", "label", "--json"]
-        audit = json.loads(succeed(*audit).stdout)
-        for name in ("isoscore", "isoscore_corrected", "ev1", "two_nn", "mean_cosine", "hubness"):
-            assert f"<td>{audit[name]:.4g}</td>" in page
-        assert all(
-            f"label {name}: n={part['n_samples']}," in page
-            for name, part in audit["labels"].items()
-        )
-        assert "Map before and after Whitening" in page
-        assert not any(text in page for text in texts_and_labels("dev.tsv")[0])
+    def interrupted(*arguments, **options):
+        comparison = compare_adapters(*arguments, **options)
+        comparison.notes.append(f"{INTERRUPTED} before these were done: IsoBN")
+        return comparison
 
-    def test_what_the_page_of_a_regression_is_given(self, files, monkeypatch):
-        given = {}
-        monkeypatch.setattr(_compare, "write_report", lambda page, **options: given.update(options))
-        save_model(files / "model", num_labels=1, problem_type="regression")
-        write("a.tsv", np.arange(90) % 3 + 0.5, TEXTS)
-        texts = texts_and_labels("dev.tsv")[0]
-        write("b.tsv", np.arange(95) % 3 + 0.5, [*texts, *TEXTS[:5]])
-        line = ["a.tsv", "--test", "b.tsv", "--model", "model", *ALONE[3:]]
-        succeed("report", *line, "--out", "report.html", "--with-texts")
-        assert sorted(given["texts"]) == sorted(texts)  # without those that are fitted to
-        assert given["comparison"].uses[0] == "regress"
-        assert not given["report"].to_dict().get("labels")
+    monkeypatch.setattr(Comparison, "best_adapter", best)
+    monkeypatch.setattr(_compare, "compare_adapters", interrupted)
+    (files / "out" / "best-for-neighbours").mkdir(parents=True)
+    options = ["--adapters", NAMES[0], "--out", "out", "--json"]
+    completed = run("compare", *BOTH[:5], *BOTH[6:], *options)
+    assert completed.code == 130
+    rows = json.loads(completed.stdout)["rows"]
+    assert {row["adapter"] for row in rows} > set(NAMES)
+    assert {row["use"] for row in rows} == {"classify", "neighbours"}
+    assert "Note: encoder_saw=None: it is not known" in completed.stderr
+    assert "best-for-neighbours is of an earlier comparison" in completed.stderr
+    assert "not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
+    for ending, name in (("", NAMES[1]), ("-same-predictions", NAMES[0])):
+        folder = files / "out" / f"best-for-classify{ending}"
+        assert type(load_adapter(folder)).__name__ == name
+        assert "- Data: source train.tsv, rows 90" in (folder / "README.md").read_text()
+
+
+def test_the_page_has_the_figures_of_compare_and_audit(files, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(Comparison, "credited", lambda *_: ["Whitening"])  # which has a map
+    completed = succeed("report", *BOTH, "--out", "new/report.html", "--json")
+    assert "Report: new/report.html" in completed.stderr
+    page = (files / "new" / "report.html").read_text("utf-8")
+    shown = json.loads(completed.stdout)
+    for sentence in shown["verdict"].values():
+        assert f"<p>{html.escape(sentence)}</p>" in page
+    for row in shown["rows"]:
+        assert f"<td>{row['adapter']}</td><td>{row['score']:.4f}</td>" in page
+    audit = ["audit", "my-model", "dev.tsv", "--label", "label", "--json"]
+    audit = json.loads(succeed(*audit).stdout)
+    for name in ("isoscore", "isoscore_corrected", "ev1", "two_nn", "mean_cosine", "hubness"):
+        assert f"<td>{audit[name]:.4g}</td>" in page
+    assert all(
+        f"label {name}: n={part['n_samples']}," in page for name, part in audit["labels"].items()
+    )
+    assert "Map before and after Whitening" in page
+    assert not any(text in page for text in texts_and_labels("dev.tsv")[0])
+
+
+def test_what_the_page_of_a_regression_is_given(files, monkeypatch):
+    pytest.importorskip("matplotlib")
+    given = {}
+    monkeypatch.setattr(_compare, "write_report", lambda page, **options: given.update(options))
+    save_model(files / "model", num_labels=1, problem_type="regression")
+    write("a.tsv", np.arange(90) % 3 + 0.5, TEXTS)
+    texts = texts_and_labels("dev.tsv")[0]
+    write("b.tsv", np.arange(95) % 3 + 0.5, [*texts, *TEXTS[:5]])
+    line = ["a.tsv", "--test", "b.tsv", "--model", "model", *ALONE[3:]]
+    succeed("report", *line, "--out", "report.html", "--with-texts")
+    assert sorted(given["texts"]) == sorted(texts)  # without those that are fitted to
+    assert given["comparison"].uses[0] == "regress"
+    assert not given["report"].to_dict().get("labels")

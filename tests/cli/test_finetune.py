@@ -55,23 +55,18 @@ class TestOptions:
         *_, out, options = calls[1]
         own = {"recipe": None, "max_length": 128, "overwrite": True, "verbose": 0}
         assert (str(out), options) == ("b", own)
+        write("odd.tsv", texts, labels, ("question", "answer", "topic"))
+        train = [*LINE[:-1], "odd.tsv", "--label", "topic"]
+        refuse("pass text= ", *train)
+        succeed(*train, "--text", "question,answer")
+        assert calls[2][1] == list(zip(texts, texts[::-1], strict=True))
+        assert calls[2][2].tolist() == labels.tolist()
 
     def test_every_penalty_has_its_loss_and_the_place_of_its_paper(self):
         for name, method in PENALTIES.items():
             options = _make_options(name, None, ["lam=0.1"])
             assert isinstance(options["penalty"], type(method.loss()))
             assert (options["lam"], options["where"]) == (0.1, method.where)
-
-    def test_columns_by_name(self, calls):
-        texts, labels = texts_and_labels()
-        write("odd.tsv", texts, labels, ("question", "answer", "topic"))
-        train = [*LINE[:-1], "odd.tsv", "--label", "topic"]
-        refuse("pass text= ", *train)
-        succeed(*train, "--text", "question,answer")
-        succeed(*train, "--text", "answer")
-        pairs = list(zip(texts, texts[::-1], strict=True))
-        assert [call[1] for call in calls] == [pairs, texts[::-1]]
-        assert all(call[2].tolist() == labels.tolist() for call in calls)
 
 
 class TestDev:

@@ -69,21 +69,16 @@ def test_grades_of_the_pairs_are_balanced_and_alternate():
     assert (np.sort(scores.reshape(17, 6), axis=1) == np.arange(6)).all()
 
 
-class TestMiniLM:
-    @pytest.fixture
-    def weights(self, monkeypatch, tmp_path):
-        """The place of the weights in a package that stands for the real one."""
-        (tmp_path / "model").mkdir()
-        spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-        monkeypatch.setattr(_bundled, "find_spec", lambda name: spec)
-        return tmp_path / "model" / "model.safetensors"
-
-    def test_only_the_published_weights_are_accepted(self, weights, monkeypatch):
-        with pytest.raises(ValueError, match="is missing"):
-            minilm_folder()
-        weights.write_bytes(b"weights")
-        digest = hashlib.sha256(b"weights").hexdigest()
-        with pytest.raises(ValueError, match=digest):
-            minilm_folder()
-        monkeypatch.setattr(_bundled, "_SHA256", digest)
-        assert minilm_folder() == weights.parent
+def test_only_the_published_weights_of_minilm_are_accepted(monkeypatch, tmp_path):
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.parent.mkdir()
+    package = SimpleNamespace(origin=str(tmp_path / "__init__.py"))  # stands for the real one
+    monkeypatch.setattr(_bundled, "find_spec", lambda name: package)
+    with pytest.raises(ValueError, match="is missing"):
+        minilm_folder()
+    weights.write_bytes(b"weights")
+    digest = hashlib.sha256(b"weights").hexdigest()
+    with pytest.raises(ValueError, match=digest):
+        minilm_folder()
+    monkeypatch.setattr(_bundled, "_SHA256", digest)
+    assert minilm_folder() == weights.parent

@@ -7,7 +7,9 @@ import itertools
 import re
 import shlex
 import shutil
+import textwrap
 import tomllib
+from pathlib import Path
 
 import pytest
 import typer
@@ -16,12 +18,41 @@ from isoadapt import datasets
 from isoadapt.cli import app
 from isoadapt.datasets import make_acceptability
 from tests.cli.command_line import succeed
-from tests.docs.blocks import PAGES, README, ROOT, blocks, name, of_language, shell_lines
 from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
 
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = sorted(
+    path
+    for path in (ROOT / "docs").rglob("*.rst")
+    if path.relative_to(ROOT / "docs").parts[0] not in {"_build", "api", "gallery", "generated"}
+)
+_FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
+_DIRECTIVE = re.compile(r"^\.\. code-block:: (\w+)\n\n((?:[ ]{3}.*\n|\n)+)", re.M)
 COMMANDS = typer.main.get_command(app).commands
+SLOW = ["docs/guide/serving.rst"]  # exports to ONNX
 CHEAP = {"audit", "check", "compare", "export", "fit", "transform", "merge"}
 N_TRAIN, N_DEV = 96, 60
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path):
+    """Language and code of each block of a page."""
+    text = path.read_text("utf-8")
+    found = (_FENCED if path.suffix == ".md" else _DIRECTIVE).findall(text + "\n")
+    return [(language, textwrap.dedent(code)) for language, code in found]
+
+
+def of_language(path, language):
+    return [code for each, code in blocks(path) if each == language]
+
+
+def shell_lines(path):
+    lines = "".join(of_language(path, "sh")).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip() and not line.startswith("#")]
 
 
 def small_corpus(random_state=0):
@@ -49,9 +80,16 @@ def folder(checkpoint, tmp_path, monkeypatch):
 
 
 # torch warns of its data loader's default, which concerns machines without a GPU only.
+@pytest.mark.usefixtures("fixed_penalty")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 @pytest.mark.parametrize(
-    "page", [page for page in [README, *PAGES] if of_language(page, "python")], ids=name
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (name(page) in SLOW))
+        for page in [README, *PAGES]
+        if of_language(page, "python")
+    ],
+    ids=name,
 )
 def test_python_blocks_run(page, folder):
     corpus = small_corpus()
@@ -71,7 +109,7 @@ def test_doctests_hold(page):
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name)
 def test_all_blocks_are_known_and_shell_commands_exist(page):
     text = page.read_text("utf-8")
-    assert {block.language for block in blocks(page)} <= {"python", "sh", "text"}
+    assert {language for language, _ in blocks(page)} <= {"python", "sh", "text"}
     assert len(blocks(page)) == len(re.findall(r"^(?:```\w+|\.\. code-block::)", text, re.M))
     for line in shell_lines(page):
         program, *arguments = shlex.split(line, comments=True)

@@ -10,12 +10,8 @@ from isoadapt import TransformerEncoder, load_checkpoint
 from isoadapt.metrics import hubness, retrieval_report, similarity_correlation
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
-def test_figures_equal_the_public_metrics(rng):
+def test_figures_equal_the_public_metrics():
+    rng = np.random.default_rng(0)
     A, B, scores = rng.normal(size=(60, 5)), rng.normal(size=(60, 5)), rng.random(60)
     expected = similarity_correlation(A, B, scores)
     assert figures.similarity(A, B, scores)[0] == pytest.approx(expected, abs=1e-12)

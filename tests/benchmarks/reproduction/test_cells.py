@@ -10,7 +10,6 @@ from benchmarks.reproduction import (
     _fitting,
     _measuring,
     _training,
-    isotropy_calibration,
     isotropy_layer,
     istar,
     persistent_entropy,
@@ -56,7 +55,7 @@ def job(suite):
 
 @pytest.mark.parametrize(
     "condition",
-    [BASE, istar.UP, istar.COSREG, persistent_entropy.SELECTED, isotropy_calibration.POLYNOMIAL],
+    [BASE, istar.UP, persistent_entropy.SELECTED],
     ids=lambda condition: condition.name,
 )
 def test_a_run_gives_every_figure_that_a_claim_needs(condition, job):

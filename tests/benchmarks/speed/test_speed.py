@@ -1,15 +1,16 @@
-"""How two callables are timed, and what the table and the command make of it."""
+"""How two callables are timed, the stored figures, and the checks of a GPU on a pretended one."""
 
 from functools import partial
 
+import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks.speed import _harness
+from benchmarks.speed import _harness, gpu
 from benchmarks.speed._harness import compare
 from docs._ext.results import RESULTS
-
-THREADS = torch.get_num_threads()
+from isoadapt.encoders import release
+from tests.pretended_cuda import UNAVAILABLE, pretended_cuda
 
 
 def test_compare_alternates_after_a_warm_up(monkeypatch):
@@ -32,3 +33,13 @@ def test_the_results_are_those_of_the_records():
     assert {record["benchmark"] for record in records} == set(_harness.names())
     section = f"<!-- bench:begin -->\n\n{command.text(records)}\n\n<!-- bench:end -->"
     assert section in RESULTS.read_text("utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
+@pytest.mark.parametrize("part", gpu.PARTS, ids=lambda part: part.__name__)
+def test_each_part_runs_and_finds_the_devices_agree(part, checkpoint, monkeypatch):
+    monkeypatch.setenv("ISOADAPT_MODEL", str(checkpoint))
+    with pretended_cuda():
+        assert list(part(torch.device("cuda"), True))
+        release()

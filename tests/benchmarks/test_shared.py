@@ -1,10 +1,13 @@
-"""The file of finished cells: what is kept, what a kill leaves, and who may write."""
+"""What all benchmarks share: data, and the file of finished cells."""
 
 import json
 import os
 
+import numpy as np
 import pytest
 
+from benchmarks import _data
+from benchmarks._data import load_unseen
 from benchmarks._store import Busy, CellStore, locked
 
 
@@ -47,3 +50,17 @@ def test_one_process_writes_at_a_time(path):
         pass
     with locked(path):
         pass
+
+
+def test_unseen_rows_are_those_of_all_splits_but_train_and_its_copies(monkeypatch, tmp_path):
+    monkeypatch.setattr(_data, "shared_folder", lambda: tmp_path)
+    (tmp_path / "embeddings").mkdir()
+    E = np.random.default_rng(0).normal(size=(18, 3)).astype(np.float32)
+    E[10] = E[7]
+    arrays = {"E_train": E[:9], "E_dev": E[9:13], "E_test": E[13:]}
+    labels = {"y_train": np.arange(9), "y_dev": np.arange(9, 13), "y_test": np.arange(13, 18)}
+    np.savez(tmp_path / "embeddings" / "tiny.npz", **arrays, **labels)
+    name, X, y = load_unseen("tiny")
+    assert name == "tiny dev + test"
+    np.testing.assert_array_equal(y, [9, *range(11, 18)])
+    np.testing.assert_array_equal(X, E[y])

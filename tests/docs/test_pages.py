@@ -1,14 +1,21 @@
-"""The figures in the pages are those of benchmarks/RESULTS.md, or follow from real embeddings."""
+"""What the site makes from the code; its figures are those of RESULTS.md or of real embeddings."""
 
+import json
+import pkgutil
 import re
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from docs._ext import adapter_tables, results
-from isoadapt import LinearHead, LogitPreservingWhitening
+import isoadapt
+from docs import picture
+from docs._ext import adapter_tables, api, drawing, results
+from isoadapt.adapters._registry import VARIANTS
 from isoadapt.model_selection._compare._paired_tests import corrected_t, sign_flip_p
-from tests.docs.blocks import README, ROOT
+
+ROOT = Path(__file__).parents[2]
 
 
 def page(name):
@@ -42,19 +49,6 @@ def test_the_text_of_the_results_page(checkpoint, vectors, column, said):
     assert figure.removeprefix("0") in said
 
 
-def test_the_tables_of_uses():
-    """Cells of neighbouring columns, for the classifier of CoLA."""
-    rows = [row for (checkpoint, _), row in stored().items() if checkpoint == "cola-minilm"]
-    for name, vectors in (
-        ("uses.txt", ["LogitPreservingWhitening, own", "TeacherReadout (", "teacher, "]),
-        ("classifiers.txt", ["layers of TeacherReadout", "TeacherReadout (", "teacher, "]),
-    ):
-        shown = [next(row for row in rows if row["vectors"].startswith(start)) for start in vectors]
-        for column in ("STS-B", "outliers, AUROC"):
-            cells = [f"     - {row[column].split(' ')[0]}\n" for row in shown]
-            assert "".join(cells) in adapter_tables.tables()[name]
-
-
 def test_the_table_of_the_readme():
     vectors = ["raw", "LogitPreservingWhitening, own texts", "TeacherReadout"]
     rows = [stored()["cola-minilm", name] for name in (*vectors, "teacher, logistic head")]
@@ -65,7 +59,11 @@ def test_the_table_of_the_readme():
         "outliers": "outliers, AUROC",
         "predictions changed, of 1,043": "changed",
     }.items():
-        line = next(line for line in README.read_text("utf-8").splitlines() if f"| {shown}" in line)
+        line = next(
+            line
+            for line in (ROOT / "README.md").read_text("utf-8").splitlines()
+            if f"| {shown}" in line
+        )
         cells = [cell.strip().split(",")[0] for cell in line.strip("|").split("|")]
         assert cells[1:] == [row[column].split(" ")[0] for row in rows]
 
@@ -112,22 +110,47 @@ def test_the_advised_numbers_of_rows_have_a_power_of_80_percent():
             assert 0.70 < np.mean(np.array(found) < 0.05) < 0.92, (points, place)
 
 
-def test_predictions_that_rounding_changes_as_the_guide_says(shared):
-    found = []
-    for task, split in {
-        "cola": "dev",
-        "mrpc": "test",
-        "rte": "dev",
-        "sst2_sentence": "test",
-    }.items():
-        with np.load(shared / "embeddings" / f"{task}.npz") as data:
-            head = LinearHead(data["W"], data["b"], [0, 1])
-            train, rows = (data[f"E_{name}"].astype(np.float32) for name in ("train", split))
-        adapter = LogitPreservingWhitening(head).fit(train)
-        train, rows = adapter.transform(train), adapter.transform(rows)
-        least, step = train.min(0), np.ptp(train, 0) / 255
-        rounded = least + step * np.clip(np.round((rows - least) / step), 0, 255)
-        changed = int((head.predict(rounded) != head.predict(rows)).sum())
-        found.append(f"{changed} of {len(rows):,}")
-    said = "{} predictions on CoLA changed, {} on MRPC, {} on RTE and {} on"
-    assert said.format(*found) in page("results")
+def test_every_exported_name_has_one_page():
+    found = [each.name for each in pkgutil.walk_packages(isoadapt.__path__, "isoadapt.")]
+    modules = [isoadapt, *(import_module(name) for name in found if "._" not in name)]
+    exported = {
+        id(getattr(module, name)): name
+        for module in modules
+        for name in getattr(module, "__all__", [])
+    }
+    pages = api.pages()
+    index = pages.pop("index.rst")
+    assert sorted(name.split(".")[-2] for name in pages) == sorted(exported.values())
+    for name, page in pages.items():
+        path = name.removesuffix(".rst")
+        assert re.search(
+            rf"^\.\. (autoclass|autofunction|py:data):: {re.escape(path)}$", page, re.M
+        )
+        assert index.count(f"<{path}>`") == 1
+    assert ".. automethod:: to_affine\n" in pages["isoadapt.IsotropyLayer.rst"]
+
+
+def test_the_measured_table_has_a_row_for_each_variant():
+    table = adapter_tables.tables()["measured.txt"]
+    assert table.count("\n   * - :class:") == len(VARIANTS)
+    assert results.number(results.table("cola dev, n=")["no adapter"]["accuracy"]) == 0.742
+
+
+def test_the_drawing_has_every_package_below_those_it_imports():
+    graph = drawing.imports_between_packages()
+    rows = {name: i for i, row in enumerate(drawing.levels(graph)) for name in row}
+    assert rows.keys() == graph.keys()
+    assert all(rows[name] > rows[other] for name in graph for other in graph[name])
+    assert all(f">{name}</text>" in drawing.svg(graph) for name in graph)
+
+
+def test_the_picture_of_the_readme_shows_the_stored_figures():
+    if picture.PICTURE.read_text("utf-8") != picture.picture():
+        pytest.fail("docs/_static/search.json changed: run python docs/picture.py")
+
+
+@pytest.mark.slow
+def test_the_picture_shows_what_a_search_finds(shared):
+    model, train = shared / "models" / "cola-minilm", shared / "data" / "cola" / "train.tsv"
+    found = picture.search(str(model), str(train))
+    assert found == json.loads(picture.NEIGHBOURS.read_text("utf-8"))
