@@ -1,37 +1,20 @@
 """The store of the cache: its format, eviction and damage."""
 
 import hashlib
-import os
 import shutil
 import struct
 import zlib
-from multiprocessing import get_context
 
 import lmdb
 import numpy as np
 import pytest
 from lmdb.verify import verify
 
-from isoadapt.encoders._cache import _store as module
-from isoadapt.encoders._cache._store import Unusable, store_in
+from isoadapt.encoders._cache._store import store_in
 from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 
 LARGE = 2**30
-
-
-def forks(test):
-    """Mark a test that forks this process."""
-    test = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")(test)
-    return pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")(test)
-
-
-def in_fork(function, *arguments):
-    """Call a function in a forked process and return the exit code: 0 unless it fails."""
-    process = get_context("fork").Process(target=function, args=arguments)
-    process.start()
-    process.join()
-    return process.exitcode
 
 
 def keys_of(*numbers):
@@ -179,17 +162,3 @@ def test_damage_is_found_and_the_file_is_replaced(tmp_path, use):
     assert store.check() == (0, [])
     fill(store, 20)
     np.testing.assert_array_equal(store.read(keys[:20])[0], vectors_of(keys[:20]))
-
-
-def test_an_error_other_than_damage_keeps_the_store(tmp_path, monkeypatch):
-    store = store_in(tmp_path)
-    keys = fill(store, 10)
-
-    def fail(*args):
-        raise lmdb.DiskError("mdb_get: something else")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_content", fail)
-        with pytest.raises(Unusable, match="something else"):
-            store.read(keys)
-    assert store.read(keys)[1].all()
