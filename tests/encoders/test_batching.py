@@ -56,22 +56,6 @@ def test_long_texts_come_first_so_that_batches_are_dense(monkeypatch):
     assert (np.diff(np.concatenate(lengths)) <= 0).all()
 
 
-def test_the_next_block_is_tokenised_while_the_model_runs(monkeypatch):
-    monkeypatch.setattr(_tokenization, "_BLOCK", 11)
-    second = threading.Event()
-
-    def spy(texts):
-        if len(texts) == 10:
-            second.set()
-        return read(texts)
-
-    def embed(batch):
-        assert second.wait(timeout=60), "the next block is not tokenised while the model runs"
-        return sum_of_tokens(batch)
-
-    run(embed=embed, reader=spy)
-
-
 def test_what_stops_the_model_or_the_tokenizer_is_raised_and_ends_the_thread(monkeypatch):
     monkeypatch.setattr(_tokenization, "_BLOCK", 5)
     before, blocks = threads(), [read(Texts(["cat dog"] * 5)), LookupError]

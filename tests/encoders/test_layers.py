@@ -104,23 +104,6 @@ def test_max_tokens_is_filled_with_whole_texts_in_order(monkeypatch, block):
         assert_same(report, layer_report(live, TEXTS[:n_texts]))
 
 
-def test_the_sample_is_the_tokens_of_smallest_keys_whatever_the_batches():
-    sizes, seen = (7, 100, 33, 400), 0
-    sample, generator = _layer_report._Sample(50, 3), torch.Generator().manual_seed(3)
-    keys = torch.cat([torch.rand(n, generator=generator, dtype=torch.float64) for n in sizes])
-    for n in sizes:
-        slots = sample.reserve(n)
-        numbers = torch.arange(seen, seen + n)
-        states = torch.stack([numbers, -numbers])[:, :, None].float()
-        for part in torch.randperm(n).split(13):
-            sample.put(slots[part], states[:, part])
-        seen += n
-        first, second = (layer[:, 0] for layer in sample.layers())
-        torch.testing.assert_close(first, -second)
-        wanted = keys[:seen].topk(min(seen, 50), largest=False).indices
-        assert sorted(first.tolist()) == sorted(wanted.tolist())
-
-
 # Output
 
 

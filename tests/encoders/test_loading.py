@@ -57,18 +57,6 @@ def test_positions_that_older_versions_stored_do_not_matter(tmp_path):
     np.testing.assert_array_equal(embed(tmp_path), expected)
 
 
-def test_a_live_model_may_return_tuples_but_not_hold_infinity(live):
-    expected = embed(live)
-    live[0].config.return_dict = False
-    np.testing.assert_array_equal(load_checkpoint(live)[0].transform(TEXTS), expected)
-    assert embed(live, pooling="mean", layer=1).shape == (8, 16)
-    assert live[0].config.return_dict is False
-    with torch.no_grad():
-        live[0].classifier.weight.fill_(torch.inf)
-    with pytest.raises(ValueError, match=r"infinite .*\(classifier.weight\)"):
-        embed(live)
-
-
 def test_attention_that_needs_a_package_is_replaced(tmp_path):
     expected, attention = embed(save_model(tmp_path)), "flash_attention_2"
     edit(tmp_path, attn_implementation=attention, _attn_implementation=attention)

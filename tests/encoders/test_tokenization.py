@@ -81,27 +81,19 @@ def test_most_of_a_long_text_is_never_tokenised(monkeypatch):
     assert max(seen) <= module._CHARACTERS
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "xlnet", "gpt2"])
-def test_tokens_of_pairs_of_every_template(architecture):
-    rng = np.random.default_rng(0)
-    texts = [random_text(rng, n) for n in rng.integers(0, 30, size=80)]
-    for max_length in (4, 7, 12, 13):
-        check(make_tokenizer(architecture), max_length, texts[:40], texts[40:])
-
-
 @pytest.mark.parametrize(
-    ("architecture", "side"), [("bert", "left"), ("bert", "right"), ("gpt2", "left")]
+    ("architecture", "side"),
+    [("bert", "right"), ("bert", "left"), ("xlnet", "left"), ("gpt2", "right")],
 )
 def test_the_longer_text_of_a_pair_is_truncated_first(monkeypatch, architecture, side):
     monkeypatch.setattr(module, "_CHARACTERS", 2000)
-    rng = np.random.default_rng(1)
-    tokenizer = make_tokenizer(architecture)
+    rng, tokenizer = np.random.default_rng(1), make_tokenizer(architecture)
     tokenizer.truncation_side = side
-    for max_length in (4, 9, 16):
-        n_words = rng.choice([0, 1, 2, 3, 5, 6, 7, 8, 11, 15, 16, 17, 40], size=30)
-        texts = [random_text(rng, n) for n in n_words]
-        same = [random_text(rng, n) for n in n_words[:15]]  # as many words as the first
-        check(tokenizer, max_length, [*texts[:15], *texts[:15]], [*texts[15:], *same])
+    n_words = rng.choice([0, 1, 2, 3, 5, 6, 7, 8, 11, 15, 16, 17, 40], size=60)
+    texts = [random_text(rng, n) for n in n_words]
+    same = [random_text(rng, n) for n in n_words[:20]]  # as many words as the first
+    for max_length in (4, 7, 12, 13):
+        check(tokenizer, max_length, [*texts[:30], *texts[:20]], [*texts[30:], *same])
 
 
 def test_a_token_of_two_words_is_not_cut():
