@@ -139,7 +139,6 @@ def damage_at_random(content, chance):
     page, other = (4096 * chance.randrange(len(content) // 4096) for _ in range(2))
     places = {  # of single bytes
         "anywhere": [chance.randrange(len(content)) for _ in range(20)],
-        "header": [page + chance.randrange(32) for _ in range(3)],
         "root": [4096 * chance.randrange(2) + chance.randrange(152) for _ in range(10)],
     }
     pages = {"zero": bytes(4096), "noise": chance.randbytes(4096)}

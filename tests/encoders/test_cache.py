@@ -89,8 +89,8 @@ def test_settings_that_do_not_matter_share_rows(checkpoint, tmp_path, cache):
 
 
 @given(
-    st.sets(st.text(max_size=4), max_size=8),
-    st.sets(st.tuples(st.text(max_size=4), st.text(max_size=4)), max_size=8),
+    st.sets(st.text(max_size=4), max_size=4),
+    st.sets(st.tuples(st.text(max_size=4), st.text(max_size=4)), max_size=4),
     st.binary(max_size=3),
 )
 @example({"", "ab"}, {("", ""), ("a", "b"), ("ab", ""), ("", "ab")}, b"")

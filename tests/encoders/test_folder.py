@@ -50,7 +50,6 @@ def named_by_modules(checkpoint, folder, name):
         (sharded, "sub/../../s.safetensors", "not inside"),
         (sharded, "pytorch_model-00001-of-00001.bin", "only safetensors"),
         (named_by_config, "../weights.safetensors", "not inside"),
-        (named_by_config, "adapter.bin", "only safetensors"),
         (named_by_modules, "/other", "not inside"),
     ],
 )

@@ -37,7 +37,6 @@ def without(part):
     ("change", "says"),
     [
         (entries(id2label={"0": "a"}, label2id={"a": 0}), r"classifier.bias .*\(3,\).*id2label"),
-        (entries(model_type="foobert"), "model type `foobert`"),
         (entries(num_hidden_layers=1), "weights bert.encoder.layer.1.*num_hidden_layers=1"),
         (without("classifier"), "no weights for classifier.bias, classifier.weight"),
         (renamed(".attention.", "._orig_mod.attention."), "contain '_orig_mod.'"),

@@ -12,7 +12,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from isoadapt.encoders import TransformerEncoder, layer_report, load_checkpoint
+from isoadapt.encoders import TransformerEncoder, load_checkpoint
 from isoadapt.encoders._identity import describe_vectors, vector_source
 from tests.encoders.changes import change_weights, edit, negate
 from tests.tiny_models import TEXTS
@@ -108,7 +108,6 @@ def test_modules_and_columns_are_those_of_encode(make, tmp_path, mode, modules, 
     assert TransformerEncoder(tmp_path, pooling="mean").transform(TEXTS).shape == (8, 16)
 
 
-@pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 def test_it_is_a_live_model(make):
     model = make("mean", (nn.GELU("tanh"), 16, True), "Normalize").train()
     encoder = clone(TransformerEncoder(model))
@@ -119,7 +118,6 @@ def test_it_is_a_live_model(make):
     model.max_seq_length = 4  # changes have an effect
     np.testing.assert_allclose(encoder.transform(TEXTS), model.encode(TEXTS), atol=1e-6)
     assert not np.allclose(encoder.transform(TEXTS), expected)
-    assert layer_report(model, TEXTS * 3)[-1].n_tokens > 0
     with pytest.raises(pickle.PicklingError, match="save the model"):
         pickle.dumps(encoder)
 
