@@ -116,7 +116,7 @@ class TestCrossEncoders:
         expected = logits_of(make_model(num_labels=1), TEXTS[:1])[:, 0]
         np.testing.assert_allclose(head.predict(encoder.transform(TEXTS[:1])), expected, atol=1e-5)
 
-    @pytest.mark.filterwarnings("ignore:this fit harms the task")
+    @pytest.mark.filterwarnings("ignore:this fit harms the task|the adapter's head is not")
     @pytest.mark.parametrize(
         ("write", "training"),
         [(merge_into_checkpoint, "joint"), (to_sentence_transformer, "frozen")],
