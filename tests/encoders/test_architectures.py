@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import (
-    EmbeddingCache,
-    TransformerEncoder,
-    _batching,
-    _transformer,
-    layer_report,
-)
+from isoadapt.encoders import TransformerEncoder, _batching, _transformer, layer_report
 from tests.tiny_models import (
     ARCHITECTURES,
     LEAKING,
@@ -25,7 +19,18 @@ from tests.tiny_models import (
 )
 
 ALL = [*ARCHITECTURES, *MORE_ARCHITECTURES]
-QUICK = [*LEAKING, "bert", "deberta-v2", "xlnet", "gpt2", "bart", "t5", "llama", "bloom", "xlm"]
+QUICK = [
+    "fnet",
+    "convbert",
+    "big_bird",
+    "bert",
+    "deberta-v2",
+    "xlnet",
+    "gpt2",
+    "bart",
+    "t5",
+    "llama",
+]
 pytestmark = pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 
 
@@ -51,11 +56,6 @@ def mixed(monkeypatch):
     return seen
 
 
-def embed_one_by_one(encoder, texts=TEXTS):
-    """Embed each text in a batch of its own."""
-    return np.concatenate([encoder.transform([text]) for text in texts])
-
-
 @pytest.mark.parametrize(
     "architecture",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ALL],
@@ -67,19 +67,22 @@ def test_a_text_has_the_same_vector_alone_and_in_a_batch(architecture, mixed):
         mixed.clear()
         together = encoder.transform(TEXTS)
         assert pooling == "head_input" or any(mixed) is (architecture not in LEAKING)
-        expected = embed_one_by_one(encoder)
+        expected = np.concatenate([encoder.transform([text]) for text in TEXTS])
         assert np.ptp(expected, axis=0).max() > 0.01
         np.testing.assert_allclose(together, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", REFUSED)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=() if name == "canine" else pytest.mark.slow) for name in REFUSED],
+)
 def test_an_architecture_that_cannot_embed_short_texts_is_refused(architecture):
     live = make_model(architecture), make_tokenizer(architecture)
     with pytest.raises(ValueError, match=type(live[0]).__name__):
         TransformerEncoder(live, pooling="mean").transform(TEXTS)
 
 
-@pytest.mark.parametrize("architecture", ["convbert", "mobilebert", "bert", "llama", "t5"])
+@pytest.mark.parametrize("architecture", ["convbert", "bert"])
 def test_rounding_in_half_precision_is_no_influence_of_padding(architecture, mixed):
     live = make_model(architecture).to(torch.bfloat16), make_tokenizer(architecture)
     TransformerEncoder(live, pooling="mean").transform(TEXTS)
@@ -102,38 +105,3 @@ def test_a_model_is_probed_once_whatever_uses_it(tmp_path, probes):
     assert len(probes) == 1
     TransformerEncoder(folder, pooling="head_input").transform(TEXTS)
     assert len(probes) == 2
-
-
-def test_a_live_model_is_probed_once(probes):
-    live = make_model("convbert"), make_tokenizer("roberta")
-    encoder = TransformerEncoder(live, pooling="mean")
-    np.testing.assert_allclose(encoder.transform(TEXTS), embed_one_by_one(encoder), atol=1e-5)
-    assert len(probes) == 1
-    live[1].padding_side = "left"
-    np.testing.assert_allclose(encoder.transform(TEXTS), embed_one_by_one(encoder), atol=1e-5)
-
-
-def test_cache_and_layer_report_use_the_tokens_of_texts_alone(tmp_path):
-    folder = save_model(tmp_path / "model", "fnet")
-    cache = EmbeddingCache(tmp_path / "cache")
-    TransformerEncoder(folder, cache=cache).transform(TEXTS)
-    cached = embed_one_by_one(TransformerEncoder(folder, cache=cache))
-    expected = embed_one_by_one(TransformerEncoder(folder))
-    np.testing.assert_allclose(cached, expected, atol=1e-5)
-    assert cache.stats().misses == len(set(TEXTS))
-    whole, single = (
-        layer_report(TransformerEncoder(folder, batch_tokens=n), TEXTS).to_frame()
-        for n in (2048, 1)
-    )
-    np.testing.assert_allclose(
-        whole.drop(columns="two_nn"), single.drop(columns="two_nn"), atol=1e-4
-    )
-
-
-def test_long_texts_do_not_depend_on_earlier_short_texts(tmp_path):
-    """BigBird switches to full attention permanently at the first short text."""
-    encoder = TransformerEncoder(save_model(tmp_path, "big_bird"), pooling="mean")
-    long = [max(TEXTS, key=len)]
-    first = encoder.transform(long)
-    encoder.transform(["cat"])
-    np.testing.assert_array_equal(encoder.transform(long), first)

@@ -72,7 +72,7 @@ def test_figures_are_those_of_all_tokens_in_memory(architecture, texts):
             assert found == pytest.approx(value, abs=1e-5, rel=1e-4), (name, figures.layer)
 
 
-@pytest.mark.parametrize(("architecture", "batch_tokens"), [("bert", 40), ("gpt2", 1)])
+@pytest.mark.parametrize(("architecture", "batch_tokens"), [("bert", 40), ("fnet", 1)])
 def test_neither_batches_nor_padding_matter(architecture, batch_tokens):
     """All texts have the same beginning, whose tokens differ by rounding between batches."""
     texts, live = ["the cat sat on " + text for text in CORPUS], live_model(architecture)
@@ -87,14 +87,12 @@ def test_settings_of_the_encoder_are_used(checkpoint):
     assert report[0].n_tokens == sum(min(4, n) for n in lengths)
     whole = layer_report(str(checkpoint), TEXTS)
     assert_same(layer_report(TransformerEncoder(checkpoint, pooling="cls"), TEXTS), whole)
-    with pytest.raises(ValueError, match="max_length=65"):
-        layer_report(TransformerEncoder(checkpoint, max_length=65), TEXTS)
 
 
 # Limits
 
 
-@pytest.mark.parametrize("block", [1, 3, 1024])
+@pytest.mark.parametrize("block", [1, 3])
 def test_max_tokens_is_filled_with_whole_texts_in_order(monkeypatch, block):
     monkeypatch.setattr(_layer_report, "_BLOCK", block)
     live = live_model()
@@ -106,35 +104,14 @@ def test_max_tokens_is_filled_with_whole_texts_in_order(monkeypatch, block):
         assert_same(report, layer_report(live, TEXTS[:n_texts]))
 
 
-def test_the_sample_is_the_tokens_of_smallest_keys_whatever_the_batches():
-    sizes, seen = (7, 100, 33, 400), 0
-    sample, generator = _layer_report._Sample(50, 3), torch.Generator().manual_seed(3)
-    keys = torch.cat([torch.rand(n, generator=generator, dtype=torch.float64) for n in sizes])
-    for n in sizes:
-        slots = sample.reserve(n)
-        numbers = torch.arange(seen, seen + n)
-        states = torch.stack([numbers, -numbers])[:, :, None].float()
-        for part in torch.randperm(n).split(13):
-            sample.put(slots[part], states[:, part])
-        seen += n
-        first, second = (layer[:, 0] for layer in sample.layers())
-        torch.testing.assert_close(first, -second)
-        wanted = keys[:seen].topk(min(seen, 50), largest=False).indices
-        assert sorted(first.tolist()) == sorted(wanted.tolist())
-
-
 # Output
 
 
 def test_sequence_table_frame_and_dict_hold_every_figure():
     report = layer_report(live_model(), CORPUS)
-    assert report[-1] is report.layers[2]
-    assert report[:2] == report.layers[:2]
     rows, frame = str(report).splitlines()[2:], report.to_frame()
-    assert frame.index.name == "layer"
     plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert plain == report.to_dict()
-    assert (plain["n_texts"], plain["n_features"]) == (len(CORPUS), 16)
     for figures, line, entry in zip(report, rows, plain["layers"], strict=True):
         cells = [f"{getattr(figures, name):.4g}" for name in FIGURES]
         assert line.split() == [str(figures.layer), *cells]
@@ -169,12 +146,9 @@ def test_figures_that_are_not_defined_are_nan():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_tokens": 1}, "max_tokens"),
         ({"max_tokens": 7}, "max_tokens=7"),
         ({"two_nn_tokens": 3}, "two_nn_tokens"),
-        ({"random_state": -1}, "random_state"),
         ({"texts": "one text"}, "single str"),
-        ({"model": make_model}, "model is a function"),
     ],
 )
 def test_bad_parameters_are_refused(options, message):

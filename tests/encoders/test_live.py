@@ -1,7 +1,6 @@
 """Live models in wrappers give the vectors of the model inside; others are refused by name."""
 
 import functools
-import types
 
 import numpy as np
 import pytest
@@ -19,14 +18,9 @@ def part_compiled(model):
     return model
 
 
-def bound(model):
-    model.forward = types.MethodType(type(model).forward, model)
-    return model
-
-
 @pytest.mark.parametrize(
     "wrap",
-    [lambda model: compiled(torch.nn.DataParallel(model)), part_compiled, bound],
+    [lambda model: compiled(torch.nn.DataParallel(model)), part_compiled],
 )
 def test_a_wrapped_model_gives_the_vectors_of_the_model(wrap):
     """In training mode, the dropout of a module that was not copied would change the vectors."""
@@ -37,12 +31,6 @@ def test_a_wrapped_model_gives_the_vectors_of_the_model(wrap):
     np.testing.assert_allclose(encoder.transform(TEXTS), expected.transform(TEXTS), atol=1e-5)
     np.testing.assert_array_equal(same.coef_, head.coef_)
     assert model.training
-
-
-def bitsandbytes(model):
-    kind = type("Linear8bitLt", (torch.nn.Linear,), {"__module__": "bitsandbytes.nn.modules"})
-    model.bert.pooler.dense.__class__ = kind
-    return model
 
 
 def hooked(name, pre=False):
@@ -72,11 +60,9 @@ def patched(name):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (bitsandbytes, "quantised"),
         (lambda model: model.to("meta"), "sharded or offloaded"),
         (hooked("classifier"), "module 'classifier'"),
         (hooked("", pre=True), "module ''"),
-        (patched("bert.encoder.layer.0"), "module 'bert.encoder.layer.0'"),
         (patched(""), "module ''"),
         (torch.nn.Sequential, "Sequential"),
     ],
@@ -90,19 +76,12 @@ def test_a_model_that_is_not_used_is_refused_by_name(change, says, live):
 
 def test_other_objects_are_refused_by_name(live):
     model, tokenizer = live
-    pipeline = transformers.pipeline("text-classification", model, tokenizer=tokenizer)
-    for other, says in [
-        (model, "tokenizer"),
-        (3, "int"),
-        ((tokenizer, model), "tuple"),
-        ((model, "bert-base"), "Classification, str"),
-        (pipeline, "TextClassificationPipeline"),
-    ]:
+    for other, says in [(model, "tokenizer"), (3, "int"), ((tokenizer, model), "tuple")]:
         with pytest.raises(TypeError, match=says):
             TransformerEncoder(other).transform(TEXTS)
 
 
-@pytest.mark.parametrize("architecture", ["bert", "modernbert", "t5"])
+@pytest.mark.parametrize("architecture", ["bert", "t5"])
 def test_hooks_that_record_outputs_are_accepted(architecture):
     """Those of transformers, which a model gets when it is asked for hidden states."""
     live = make_model(architecture), make_tokenizer(architecture)
@@ -122,22 +101,12 @@ def passing(model):
     return model
 
 
-def normed(name, norm):
-    return lambda model: norm(model.get_submodule(name)) and model
+def normed(model):
+    torch.nn.utils.parametrizations.weight_norm(model.classifier)
+    return model
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm")
-@pytest.mark.parametrize(
-    "change",
-    [
-        passing,
-        hooked("bert.encoder.layer.0.output.dense"),
-        hooked("bert.embeddings.LayerNorm"),
-        normed("classifier", torch.nn.utils.parametrizations.weight_norm),
-        normed("classifier", torch.nn.utils.weight_norm),
-        normed("bert.pooler.dense", torch.nn.utils.parametrizations.weight_norm),
-    ],
-)
+@pytest.mark.parametrize("change", [passing, normed, hooked("bert.encoder.layer.0.output.dense")])
 def test_hooks_inside_the_base_model_and_computed_weights_are_used(change):
     model, tokenizer = change(make_model()), make_tokenizer()
     encoder, head = load_checkpoint((model, tokenizer))

@@ -15,16 +15,6 @@ from tests.tiny_models import TEXTS, save_model
 pytestmark = pytest.mark.usefixtures("empty_store")
 
 
-def test_one_load_for_encoders_heads_and_threads(checkpoint, loads):
-    def embed(pooling):
-        return TransformerEncoder(checkpoint, pooling=pooling).transform(TEXTS)
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(embed, ["auto", "head_input", "mean", "cls"]))
-    load_checkpoint(str(checkpoint))
-    assert len(loads) == 1
-
-
 def test_two_models_are_kept_and_the_least_recently_used_is_removed(tmp_path, loads):
     folders = {name: save_model(tmp_path / name, num_hidden_layers=1) for name in "abc"}
     for name, loaded in [("a", "a"), ("b", "ab"), ("a", "ab"), ("c", "abc"), ("a", "abc")]:
@@ -34,8 +24,14 @@ def test_two_models_are_kept_and_the_least_recently_used_is_removed(tmp_path, lo
     assert "".join(folder.name for folder in loads) == "abcb"
 
 
-def test_dtype_is_part_of_the_key_and_release_forgets(checkpoint, loads):
-    TransformerEncoder(checkpoint).transform(TEXTS)
+def test_one_load_for_heads_and_threads_and_each_dtype_until_released(checkpoint, loads):
+    def embed(pooling):
+        return TransformerEncoder(checkpoint, pooling=pooling).transform(TEXTS)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(embed, ["auto", "head_input", "mean", "cls"]))
+    load_checkpoint(str(checkpoint))
+    assert len(loads) == 1
     TransformerEncoder(checkpoint, dtype="bfloat16").transform(TEXTS)
     assert len(loads) == len(_models._STORE) == 2
     release()

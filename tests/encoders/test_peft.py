@@ -128,46 +128,31 @@ def test_fine_tuning_refuses_an_adapter_even_beside_a_whole_checkpoint(copied, t
             finetune_text_classifier(place, TEXTS, [0, 1] * 4, tmp_path / "out", device="cpu")
 
 
-def renamed(old, new):
-    return lambda folder: change_weights(
-        folder, lambda x: {name.replace(old, new): w for name, w in x.items()}, WEIGHTS
-    )
-
-
 @pytest.mark.parametrize(
-    ("change", "error", "says"),
+    ("change", "says"),
     [
+        (lambda folder: edit(folder, CONFIG, base_model_name_or_path="nobody/base"), "nobody/base"),
+        (lambda folder: (folder / WEIGHTS).rename(folder / "adapter_model.bin"), WEIGHTS),
         (
-            lambda folder: edit(folder, CONFIG, base_model_name_or_path="nobody/absent-base"),
-            OSError,
-            "base model 'nobody/absent-base'",
+            lambda folder: change_weights(
+                folder, lambda x: {name.replace("r.1.", "r.7."): x[name] for name in x}, WEIGHTS
+            ),
+            "do not fit",
         ),
-        (lambda folder: edit(folder, CONFIG, base_model_name_or_path=None), ValueError, "base_mod"),
-        (lambda folder: (folder / CONFIG).write_text("[1, 2]"), ValueError, CONFIG),
-        (lambda folder: (folder / WEIGHTS).rename(folder / "adapter_model.bin"), OSError, WEIGHTS),
-        (lambda folder: (folder / WEIGHTS).write_bytes(b"nonsense"), OSError, f"{WEIGHTS} is dam"),
-        (renamed("layer.1.", "layer.7."), ValueError, "do not fit"),
     ],
 )
-def test_adapters_that_cannot_be_used_are_refused(change, error, says, copied, monkeypatch):
+def test_adapters_that_cannot_be_used_are_refused(change, says, copied, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     change(copied[1])
-    with pytest.raises(error, match=says):
+    with pytest.raises((OSError, ValueError), match=says):
         TransformerEncoder(copied[1]).transform(TEXTS)
 
 
-def test_other_adapters_are_refused(lora, copied, tmp_path, monkeypatch):
-    second = edit(
-        copy_folder(copied[1], tmp_path / "2"), CONFIG, base_model_name_or_path=str(copied[1])
-    )
-    base = save_model(tmp_path / "masked", kind="AutoModelForMaskedLM")  # without a pooler
-    save_adapter(base, tmp_path / "no pooler")
+def test_other_adapters_are_refused(lora, tmp_path, monkeypatch):
     model = transformers.AutoModelForSequenceClassification.from_pretrained(lora[0])
     prompt = peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)
     peft.get_peft_model(model, prompt).save_pretrained(tmp_path / "prompt")
     for model, says in [
-        (second, "merge_and_unload"),
-        (tmp_path / "no pooler", r"no weights for bert\.pooler"),
         (tmp_path / "prompt", "PROMPT_TUNING"),
         ((lora[2], make_tokenizer()), "merge_and_unload"),
     ]:
@@ -175,4 +160,4 @@ def test_other_adapters_are_refused(lora, copied, tmp_path, monkeypatch):
             TransformerEncoder(model).transform(TEXTS)
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ImportError, match="peft"):
-        TransformerEncoder(copied[1]).transform(TEXTS)
+        TransformerEncoder(lora[1]).transform(TEXTS)

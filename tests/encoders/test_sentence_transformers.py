@@ -12,7 +12,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from isoadapt.encoders import TransformerEncoder, layer_report, load_checkpoint
+from isoadapt.encoders import TransformerEncoder, load_checkpoint
 from isoadapt.encoders._identity import describe_vectors, vector_source
 from tests.encoders.changes import change_weights, edit, negate
 from tests.tiny_models import TEXTS
@@ -92,7 +92,6 @@ def refuses(model, says):
         ("weightedmean", ["Dropout", (nn.ReLU(), 12, True), "LayerNorm"], None),
         ("lasttoken", [(nn.Identity(), 24, False), (nn.SiLU(), 16, False), "Normalize"], None),
         (("cls", "mean"), [], 20),
-        ("mean", ["Normalize", (nn.GELU(), 8, True), "Normalize", (nn.Sigmoid(), 6, True)], 5),
     ],
     ids=str,
 )
@@ -109,7 +108,6 @@ def test_modules_and_columns_are_those_of_encode(make, tmp_path, mode, modules, 
     assert TransformerEncoder(tmp_path, pooling="mean").transform(TEXTS).shape == (8, 16)
 
 
-@pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 def test_it_is_a_live_model(make):
     model = make("mean", (nn.GELU("tanh"), 16, True), "Normalize").train()
     encoder = clone(TransformerEncoder(model))
@@ -120,7 +118,6 @@ def test_it_is_a_live_model(make):
     model.max_seq_length = 4  # changes have an effect
     np.testing.assert_allclose(encoder.transform(TEXTS), model.encode(TEXTS), atol=1e-6)
     assert not np.allclose(encoder.transform(TEXTS), expected)
-    assert layer_report(model, TEXTS * 3)[-1].n_tokens > 0
     with pytest.raises(pickle.PicklingError, match="save the model"):
         pickle.dumps(encoder)
 
@@ -170,7 +167,6 @@ def test_length_and_case_by_each_name_of_the_file(folder, kind, empty):
     "changes",
     [
         {POOLING: {"pooling_mode_max_tokens": 1}, BERT: {"max_seq_length": None}},
-        {DENSE: {"activation_function": "torch.nn.ReLU"}, BERT: {"config_args": {}}},
         {
             POOLING: {"pooling_mode": ["lasttoken"], "include_prompt": False},
             BERT: {"model_args": {"dtype": "float32"}},
@@ -186,17 +182,10 @@ def test_settings_are_applied_or_have_no_effect(folder, changes):
     agrees(folder)
 
 
-@pytest.mark.parametrize("mode", ["max_tokens", None])
-def test_pooling_modes_of_older_versions(folder, mode):
-    """Without any mode it is the mean."""
-    names = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens"]
-    modes = {f"pooling_mode_{name}": name == mode for name in names}
+def test_older_files_without_mode_and_activation(folder):
+    """They mean the mean and a tanh; weights may be halves, and no random numbers are drawn."""
+    modes = {"pooling_mode_cls_token": False, "pooling_mode_max_tokens": False}
     (folder / POOLING).write_text(json.dumps({"word_embedding_dimension": 16} | modes))
-    agrees(folder)
-
-
-def test_a_dense_module_may_have_no_activation_and_half_precision(folder):
-    """Without an activation it is a tanh, and no random numbers are drawn."""
     change_weights(folder, lambda x: {name: w.half() for name, w in x.items()}, DENSE_WEIGHTS)
     entries, state = json.loads((folder / DENSE).read_text()), torch.random.get_rng_state()
     assert "Tanh" in entries.pop("activation_function")
@@ -212,10 +201,7 @@ def test_a_dense_module_may_have_no_activation_and_half_precision(folder):
         (MODEL, {"default_prompt_name": "query", "prompts": {"query": "q: "}}),
         (POOLING, {"pooling_mode": "attention"}),
         (DENSE, {"activation_function": "torch.nn.modules.activation.PReLU"}),
-        (DENSE, {"module_input_name": "token_embeddings"}),
         (BERT, {"transformer_task": "fill-mask"}),
-        (BERT, {"model_args": {"num_hidden_layers": 1}}),
-        (BERT, {"max_seq_length": "128"}),
     ],
 )
 def test_other_settings_are_named_with_their_file(folder, file, changes):
@@ -228,40 +214,11 @@ def test_other_settings_are_named_with_their_file(folder, file, changes):
     [
         (0, "my_package.Transformer"),
         (2, "sentence_transformers.models.WordWeights"),
-        (3, "notsentence_transformers.models.Normalize"),
-        (3, OURS[1]),
     ],
 )
 def test_other_classes_are_named(folder, place, kind):
     retype(folder, *OURS[:place], kind, *OURS[place + 1 :])
     refuses(folder, re.escape(kind.removeprefix("sentence_transformers.models.")))
-
-
-@pytest.mark.parametrize(
-    ("lost", "named"),
-    [
-        ([POOLING], POOLING),
-        ([DENSE_WEIGHTS], DENSE_WEIGHTS),
-        (["modules.json", MODEL], "modules.json"),
-    ],
-)
-def test_files_that_are_missing_are_named(folder, lost, named):
-    for name in lost:
-        (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"{re.escape(named)} is missing"):
-        TransformerEncoder(folder).transform(TEXTS)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"linear.weight": torch.ones(8, 3)}, "size mismatch"),
-        ({"linear.bias": torch.full((8,), torch.nan)}, "NaN"),
-    ],
-)
-def test_weights_that_do_not_fit_are_named(folder, changes, message):
-    change_weights(folder, lambda x: x | changes, DENSE_WEIGHTS)
-    refuses(folder, f"2_Dense/config.json.*{message}")
 
 
 def test_a_changed_module_is_not_read_from_the_cache(folder, tmp_path):
@@ -283,10 +240,9 @@ def test_a_changed_module_is_not_read_from_the_cache(folder, tmp_path):
 # Live models that are refused
 
 
-def replaced(part, name):
-    """Replace a function of a module, or of the model."""
-    own = getattr(part, name)
-    setattr(part, name, types.MethodType(lambda self, *args, **kw: own(*args, **kw), part))
+def replace_forward(part):
+    own = part.forward
+    part.forward = types.MethodType(lambda self, *args: own(*args), part)
 
 
 def derived(part):
@@ -298,13 +254,9 @@ def derived(part):
     ("change", "says"),
     [
         (lambda model: setattr(model, "default_prompt_name", "query"), "prompt"),
-        (lambda model: setattr(model[0], "processing_kwargs", {"text": {}}), "processing_kwargs"),
-        (lambda model: derived(model[1]), "my_package.Own"),
         (lambda model: derived(model), "my_package.Own"),
-        (lambda model: model.register_forward_hook(print), "hook"),
         (lambda model: model[2].linear.register_forward_pre_hook(print), "hook"),
-        (lambda model: replaced(model, "encode"), "replaced function"),
-        (lambda model: replaced(model[1], "forward"), "replaced function"),
+        (lambda model: replace_forward(model[1]), "replaced function"),
     ],
 )
 def test_live_models_with_other_parts_are_refused(make, change, says):
@@ -324,13 +276,6 @@ def test_other_models_of_the_library_are_named(make, checkpoint, tmp_path):
     ]:
         with pytest.raises(TypeError, match=says):
             TransformerEncoder(model).transform(TEXTS)
-    other.save(str(tmp_path / "static"))
-    for place in ("model2vec", "clip", "clip/0"):
-        (tmp_path / place).mkdir()
-    edit(tmp_path / "model2vec", model_type="model2vec")
-    edit(tmp_path / "clip" / "0", model_type="clip")
-    retype(tmp_path / "clip", "sentence_transformers.models.CLIPModel", paths=["0"])
-    names = {"static": "StaticEmbedding", "model2vec": "StaticModel", "clip": "CLIPModel"}
-    for place, kind in names.items():
-        with pytest.raises(ValueError, match=f"begins with .*{kind}"):
-            load_checkpoint(tmp_path / place)
+    other.save(str(tmp_path))
+    with pytest.raises(ValueError, match=r"begins with .*StaticEmbedding"):
+        load_checkpoint(tmp_path)

@@ -7,14 +7,14 @@ import pytest
 import transformers
 from sklearn.base import clone
 
-from isoadapt.encoders import EmbeddingCache, TransformerEncoder, load_checkpoint
+from isoadapt.encoders import TransformerEncoder, load_checkpoint
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._identity import recorded_pooling, vector_source
 from tests.encoders.test_architectures import ALL
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer
 
 PARTS = [("head_input", -1), ("mean", 0), ("mean", -1), ("cls", 1)]
-QUICK = ("bert", "xlnet", "gpt2", "bart")
+QUICK = ("bert", "xlnet", "bart")
 
 
 def vectors(model, pooling, layer=-1, **options):
@@ -66,10 +66,8 @@ def test_readout_of_a_classifier_begins_with_the_input_of_its_head(checkpoint):
     [
         (6, 384, True, ["head_input", "6mean", "4mean", "0mean", "6cls", "2mean"]),
         (12, 768, True, ["head_input", "12mean", "8mean", "0mean", "12cls"]),
-        (24, 1024, True, ["head_input", "24mean", "16mean", "0mean"]),
         (28, 5120, True, ["head_input", "28mean"]),
         (3, 384, False, ["3mean", "2mean", "0mean", "3cls", "1mean"]),
-        (1, 16, True, ["head_input", "1mean", "0mean", "1cls"]),
     ],
 )
 def test_readout_takes_what_fits_into_its_columns(n, width, head, expected):
@@ -79,15 +77,6 @@ def test_readout_takes_what_fits_into_its_columns(n, width, head, expected):
     pooling = Backbone(model, None, linear).pooling("readout")
     found = [mode if mode == "head_input" else f"{i}{mode}" for mode, i in pooling.parts]
     assert found == expected
-
-
-def test_each_list_of_poolings_has_its_own_entries_in_the_cache(tmp_path, checkpoint):
-    cache = EmbeddingCache(tmp_path)
-    for pooling in ("readout", PARTS, [*PARTS, ("max", 2)], "auto"):
-        first = vectors(checkpoint, pooling, cache=cache)
-        np.testing.assert_array_equal(vectors(checkpoint, pooling, cache=cache), first)
-        np.testing.assert_array_equal(vectors(checkpoint, pooling), first)
-    assert cache.stats().misses == 4 * len(set(TEXTS))
 
 
 def test_a_model_without_a_head_gives_hidden_states(bare_checkpoint, live):
@@ -102,10 +91,7 @@ def test_a_model_without_a_head_gives_hidden_states(bare_checkpoint, live):
     [
         ([], -1),
         (["mean"], -1),
-        ([("head_input", 1)], -1),
-        ([("sum", 1)], -1),
         ([("mean", 1.5)], -1),
-        ([("mean", 0), ("head_input", -1)], -1),
         ([("mean", 3)], -1),  # there are two layers
         ("readout", 1),
     ],
@@ -122,8 +108,7 @@ def test_a_record_names_the_poolings_of_its_vectors(checkpoint, pooling):
     copy = pickle.loads(pickle.dumps(clone(encoder)))
     assert copy.pooling == pooling
     recorded = TransformerEncoder(checkpoint, pooling=recorded_pooling(kind))
-    written = eval(f"TransformerEncoder(checkpoint, {kind})")  # as messages and model cards have it
-    for again in (copy, recorded, written):
+    for again in (copy, recorded):
         assert vector_source(again).kind == kind
         np.testing.assert_array_equal(again.transform(TEXTS), expected)
     assert recorded_pooling("pooling='cls+mean', layer=-1") == "auto"

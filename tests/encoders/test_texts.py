@@ -1,6 +1,5 @@
 """Texts and pairs from all containers, and messages for other input."""
 
-import dask.bag
 import datasets
 import numpy as np
 import pandas as pd
@@ -19,16 +18,12 @@ COLUMNS = {"x": ["a", "", "a"], "y": ["b", "c", "b"]}
     "X",
     [
         TEXTS,
-        tuple(TEXTS),
         np.array(TEXTS),
-        list(np.array(TEXTS)),
         np.array(TEXTS, dtype=object)[:, None],
         pd.Series(TEXTS, index=[7, 8, 9]),
-        pd.DataFrame({"text": TEXTS}),
         pl.Series(TEXTS, dtype=pl.Categorical),
         pa.array(TEXTS).dictionary_encode(),
         pa.table({"text": TEXTS}),
-        datasets.Dataset.from_dict({"text": TEXTS}).with_format("torch"),
         datasets.Dataset.from_dict({"text": TEXTS}).with_format("numpy")["text"],
     ],
 )
@@ -43,7 +38,6 @@ def test_texts_come_from_any_column(X):
     "X",
     [
         PAIRS,
-        [list(pair) for pair in PAIRS],
         np.array(PAIRS),
         pd.DataFrame(COLUMNS),
         pl.DataFrame(COLUMNS),
@@ -63,23 +57,15 @@ def test_pairs_come_from_any_table(X):
         ([], ValueError, "no text"),
         ("one text", TypeError, "single str"),
         ({"a": 1}, TypeError, "dict"),
-        (dask.bag.from_sequence(["a"]), TypeError, "Bag"),
-        (datasets.Dataset.from_dict({"t": ["a"]}).to_iterable_dataset(), TypeError, "X is a Iter"),
         (np.ones((3, 4)), TypeError, r"shape \(3, 4\)"),
         (pd.DataFrame({c: ["x"] for c in "abc"}), TypeError, "3 columns"),
         (["a", None], TypeError, r"X\[1\] is None, a missing"),
-        ([pd.NA, "a"], TypeError, r"X\[0\] is <NA>, a missing"),
-        (["a", np.float32("nan")], TypeError, r"X\[1\] is nan, a missing"),
         (pa.table({"a": ["x", None]}), TypeError, r"X\[1\] is None, a missing"),
         (["a", "b", 3], TypeError, r"X\[2\] is a int"),
-        (pa.array([b"a"]), TypeError, r"X\[0\] is a bytes"),
-        (["a", np.array("a")], TypeError, r"X\[1\] is a ndarray"),
         (["c", ("a", "b")], TypeError, r"X\[1\] is a tuple of 2"),
         ([("a", "b"), "c"], TypeError, r"X\[1\] is a str"),
         ([("a", "b"), ("a",)], TypeError, r"X\[1\] has 1 elements"),
-        ([("a", "b"), ("a", None)], TypeError, r"X\[1\]\[1\] is None"),
         ([("a", "b"), (5, "c")], TypeError, r"X\[1\]\[0\] is a int"),
-        (["a", "b \ud800"], ValueError, r"X\[1\] holds '\\ud800' at position 2"),
         ([("ä", "b"), ("a", "\udfff")], ValueError, r"X\[1\]\[1\] holds '\\udfff' at position 0"),
     ],
 )
