@@ -1,7 +1,6 @@
 """One folder serves adapted vectors and the classifier, without isoadapt."""
 
 import contextlib
-import json
 import re
 import sys
 import warnings
@@ -11,7 +10,6 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
@@ -133,9 +131,7 @@ class TestModules:
         saved = load_adapter(save_adapter(pipeline, tmp_path / "saved"))
         out = to_sentence_transformer(saved, model, tmp_path / "out")
         check(out, pipeline)
-        close(TransformerEncoder(out, device="cpu").transform(TEXTS), pipeline.transform(TEXTS))
-        config = model / "config_sentence_transformers.json"
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"truncate_dim": 4}))
+        edit_json(model / "config_sentence_transformers.json", truncate_dim=4)
         with pytest.raises(ValueError, match=r"fitted to vectors with .*|have width 4"):
             to_sentence_transformer(saved, model, tmp_path / "other")
 
@@ -171,21 +167,19 @@ class TestReadouts:
         """A readout of the head's input alone: the logits are those of its head on this input."""
         own = source.head
         other = LinearHead(own.coef_[::-1] + 1, own.intercept_, own.classes_)
-        for name, head in (("own", own), ("other", other)):
-            pipeline = readout(source.folder, "head_input", head, space=space)
-            out = to_sentence_transformer(pipeline, source.folder, tmp_path / name)
-            check(out, pipeline)
-            close(logits_of(out), head.outputs(pipeline[0].transform(TEXTS)))
+        head = own if space == "head" else other
+        pipeline = readout(source.folder, "head_input", head, space=space)
+        out = to_sentence_transformer(pipeline, source.folder, tmp_path / "m")
+        check(out, pipeline)
+        close(logits_of(out), head.outputs(pipeline[0].transform(TEXTS)))
 
     def test_other_columns_are_refused(self, source, tmp_path):
         pipeline = readout(source.folder, LAST)
         with pytest.raises(ValueError, match=r"n_features_in_=32.*width 16: .*pooling="):
             to_sentence_transformer(pipeline[-1], source.folder, tmp_path / "m")
-        for pooling in ("readout", [("head_input", -1), ("mean", -1)]):
-            with pytest.raises(ValueError, match=r"pooling=\(\(.*hidden layers.*space='head'"):
-                to_sentence_transformer(
-                    readout(source.folder, pooling), source.folder, tmp_path / "m"
-                )
+        pipeline = readout(source.folder, "readout")
+        with pytest.raises(ValueError, match=r"pooling=\(\(.*hidden layers.*space='head'"):
+            to_sentence_transformer(pipeline, source.folder, tmp_path / "m")
         assert not (tmp_path / "m").exists()
 
 
@@ -203,21 +197,19 @@ class TestFolder:
         assert "pipeline(" in second
 
     def test_adapters_alone_and_unit_length(self, source, tmp_path):
-        """The pooling is recorded, given, told by the checkpoint's head, or assumed."""
+        """The pooling is recorded, given, or assumed."""
         encoder = TransformerEncoder(source.folder, pooling="mean", max_length=LENGTH)
         pipeline = pipeline_of(encoder, Whitening())
         saved = load_adapter(save_adapter(pipeline[1], tmp_path / "adapter", base_model=encoder))
         given = {"pooling": "mean", "normalize": True}
-        cases = (("a", saved, {}), ("b", pipeline[1], given), ("c", source.adapter, {}))
         with warnings.catch_warnings(action="error", category=UserWarning):
-            for name, adapter, options in cases:
+            for name, adapter, options in (("a", saved, {}), ("b", pipeline[1], given)):
                 options = options | {"max_length": LENGTH}
                 to_sentence_transformer(adapter, source.folder, tmp_path / name, **options)
         expected = pipeline.transform(TEXTS)
         close(vectors_of(tmp_path / "a"), expected)
         unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
         close(vectors_of(tmp_path / "b"), unit)
-        close(vectors_of(tmp_path / "c"), source.adapter.transform(source.encoder.transform(TEXTS)))
         with pytest.warns(UserWarning, match=r"records no pooling.*pooling='head_input'"):
             out = to_sentence_transformer(
                 pipeline[1], source.folder, tmp_path / "a", overwrite=True
@@ -303,25 +295,17 @@ class TestDifferences:
 
 
 @pytest.mark.parametrize(
-    ("adapter", "options", "error", "named"),
+    ("adapter", "options", "named"),
     [
-        (lambda _: FlowAdapter(max_epochs=1).fit(np.eye(16)), {}, ValueError, "not an affine map"),
-        (lambda _: Whitening(), {}, NotFittedError, "not fitted"),
-        (lambda _: Whitening().fit(np.eye(5)), {}, ValueError, "n_features_in_=5.*width 16"),
-        (lambda each: make_pipeline(*each), {"pooling": "mean"}, ValueError, "pooling='mean'"),
-        (lambda each: make_pipeline(*each), {"max_length": 9}, ValueError, "max_length=9"),
-        (lambda each: each[1], {"pooling": "sum"}, ValueError, "'pooling' parameter"),
-        (
-            lambda each: pipeline_of(each[0].set_params(pooling="mean", layer=0), Whitening()),
-            {},
-            ValueError,
-            "layer=0",
-        ),
+        (lambda _: FlowAdapter(max_epochs=1).fit(np.eye(16)), {}, "not an affine map"),
+        (lambda _: Whitening().fit(np.eye(5)), {}, "n_features_in_=5.*width 16"),
+        (lambda each: make_pipeline(*each), {"pooling": "mean"}, "pooling='mean'"),
+        (lambda each: make_pipeline(*each), {"max_length": 9}, "max_length=9"),
     ],
 )
-def test_what_cannot_be_exported_is_named(adapter, options, error, named, source, tmp_path):
+def test_what_cannot_be_exported_is_named(adapter, options, named, source, tmp_path):
     parts = TransformerEncoder(source.folder), source.adapter
-    with pytest.raises(error, match=named):
+    with pytest.raises(ValueError, match=named):
         to_sentence_transformer(adapter(parts), source.folder, tmp_path / "out", **options)
     assert list(tmp_path.iterdir()) == []
 
@@ -329,12 +313,11 @@ def test_what_cannot_be_exported_is_named(adapter, options, error, named, source
 def test_folders_that_do_not_fit_are_refused(source, bare, tmp_path, monkeypatch):
     model = make_pipeline(source.encoder, source.adapter)
     other = save_model(tmp_path / "other", num_labels=4, num_hidden_layers=1, layer_norm_eps=0.1)
-    for folder, error, named in (
-        (bare, ValueError, "no weights for classifier"),
-        (other, ValueError, "another checkpoint"),
-        (tmp_path / "none", FileNotFoundError, "config.json"),
+    for folder, named in (
+        (bare, "no weights for classifier"),
+        (other, "another checkpoint"),
     ):
-        with pytest.raises(error, match=named):
+        with pytest.raises(ValueError, match=named):
             to_sentence_transformer(model, folder, tmp_path / "out")
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ImportError, match=r"isoadapt\[st\]"):
@@ -355,8 +338,4 @@ def test_architectures_that_cannot_be_expressed(tmp_path, architecture, options,
     model = pipeline_of(encoder, LogitPreservingWhitening(head))
     with pytest.raises(ValueError, match=match):
         to_sentence_transformer(model, folder, tmp_path / "out")
-    if architecture == "bart":
-        states = pipeline_of(TransformerEncoder(folder, pooling="mean"), Whitening())
-        with pytest.raises(ValueError, match="pooled states of the encoder of Bart"):
-            to_sentence_transformer(states, folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -56,7 +56,6 @@ def test_all_figures_are_those_of_the_api(comparison, report, file):
         assert line in page.paragraphs
     cells = {row[0]: row[1] for row in page.rows if len(row) == 5}
     assert cells["EV1"] == f"{report.ev1:.4g}"
-    assert cells["hubness"] == f"{report.hubness:.4g}"
     assert cells["effective rank / d"] == f"{report.effective_rank / 6:.4g}"
     for row in comparison.rows:
         start = [row["adapter"], f"{row['score']:.4f}"]
