@@ -75,10 +75,10 @@ def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
         for row in comparison.rows
     ]
     hostile = Comparison(rows, HOSTILE, {}, [HOSTILE])
-    few, classes = X[:40], np.array([HOSTILE, "b"])[Y[:40]]
+    few, classes = X[:12], np.array([HOSTILE, "b"])[Y[:12]]
     audit = isotropy_report(few, labels=classes)
     displays = {HOSTILE: EmbeddingMapDisplay.from_estimator(Whitening().fit(X), few, classes)}
-    displays["spectra"] = SpectrumDisplay.from_embeddings({HOSTILE: X, "half": few})
+    displays["spectra"] = SpectrumDisplay.from_embeddings({HOSTILE: X})
     texts = [f"{HOSTILE} {row}" for row in range(len(few))]
     given = {"comparison": hostile, "report": audit, "displays": displays}
     write_report(file, texts=texts, description=HOSTILE, **given)
@@ -95,8 +95,8 @@ def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
 
 
 def test_equal_points_have_their_own_texts(file):
-    twice, classes = np.vstack([X[:40]] * 2), np.repeat(["a", "b"], 40)
-    texts = [f"text {row}." for row in range(80)]
+    twice, classes = np.vstack([X[:10]] * 2), np.repeat(["a", "b"], 10)
+    texts = [f"text {row}." for row in range(20)]
     displays = {"map": EmbeddingMapDisplay.from_embeddings(twice, twice, classes)}
     write_report(file, displays=displays, texts=texts)
     found = Page(file).tooltips
@@ -134,15 +134,8 @@ def test_many_points_become_an_image(file):
     assert not any(each.get_rasterized() for each in display.points_.values())
 
 
-def test_what_fails_leaves_the_former_file(file, monkeypatch):
+def test_another_number_of_texts_writes_nothing(file):
     display = EmbeddingMapDisplay.from_embeddings(X, X)
     with pytest.raises(ValueError, match="inconsistent numbers"):
         write_report(file, displays={"map": display}, texts=["a"])
     assert [*file.parent.iterdir()] == []
-    file.write_text("former")
-    monkeypatch.setattr(type(file), "write_text", lambda *_: exec("raise KeyboardInterrupt"))
-    with pytest.raises(KeyboardInterrupt):
-        write_report(file, displays={"map": display})
-    monkeypatch.undo()
-    assert [*file.parent.iterdir()] == [file]
-    assert file.read_text() == "former"
