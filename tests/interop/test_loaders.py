@@ -76,28 +76,21 @@ def change_reference(folder):
 
 
 NAMES = {"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}
-DAMAGES = {
-    "model": (change_model, "beyond"),
-    "tokenizer": (swap_words, "beyond"),
-    "no-tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{"), "cannot be"),
-    "reference": (change_reference, "beyond"),
-    "labels": (lambda folder: edit_json(folder / "config.json", id2label=NAMES), "id2label is"),
-}
 
 
 @pytest.mark.parametrize(
-    ("damage", "kind"),
+    ("kind", "change", "found"),
     [
-        ("model", "merged"),
-        ("model", "onnx"),
-        ("tokenizer", "sentence"),
-        ("no-tokenizer", "merged"),
-        ("reference", "merged"),
-        ("labels", "onnx"),
+        ("merged", change_model, "beyond"),
+        ("onnx", change_model, "beyond"),
+        ("sentence", swap_words, "beyond"),
+        ("merged", lambda folder: (folder / "tokenizer.json").write_text("{"), "cannot be"),
+        ("merged", change_reference, "beyond"),
+        ("onnx", lambda out: edit_json(out / "config.json", id2label=NAMES), "id2label is"),
     ],
 )
-def test_what_changed_is_found(damage, kind, copy):
-    folder, (change, found) = copy(kind), DAMAGES[damage]
+def test_what_changed_is_found(kind, change, found, copy):
+    folder = copy(kind)
     change(folder)
     done = run("check", folder)
     assert done.code == 1
@@ -190,12 +183,10 @@ def test_what_cannot_be_compared_is_said(copy, onnx, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert run("check", onnx).code == 1  # nothing was compared
     reference = folder / "reference.json"
-    for content in ("{", reference.read_text().replace("was", "is")):
-        reference.write_text(content)
-        assert "is missing or damaged" in fail("check", folder)
+    reference.write_text(reference.read_text().replace("was", "is"))
+    assert "is missing or damaged" in fail("check", folder)
     reference.unlink()
     assert "earlier versions did not write it" in fail("check", folder)
-    assert "is not a folder" in fail("check", folder / "absent")
 
 
 def test_a_warning_of_the_export_is_no_later_failure(source, tmp_path, monkeypatch):

@@ -221,13 +221,6 @@ class TestCopy:
             assert (out / name).read_text() == f'["{name}"]'
         assert not any((out / name).exists() for name in left)
 
-    def test_a_transformer_inside_a_folder_of_sentence_transformers(self, source, merged, tmp_path):
-        shutil.copytree(source.folder, tmp_path / "model" / "0_Transformer")
-        modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
-        (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
-        nested = merge_into_checkpoint(source.adapter, tmp_path / "model", tmp_path / "nested")
-        assert folder_bytes(nested) == folder_bytes(merged)
-
 
 def huge(head, X):
     coef = head.coef_ * 1e100

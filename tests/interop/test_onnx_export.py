@@ -150,35 +150,21 @@ def test_the_service_answers_as_the_model(problem, num_labels, tmp_path):
         assert answers == [[f"LABEL_{number}" for number in np.flatnonzero(row)] for row in rows]
 
 
-class TestErrors:
-    def test_what_is_no_graph(self, source, tmp_path, monkeypatch):
-        encoder, adapter = source.encoder, source.adapter
-        file = tmp_path / "served" / "model.onnx"
-        flow = FlowAdapter(max_epochs=1).fit(source.rows)
-        for model, target, named in (
-            (adapter, file, "needs the encoder too"),
-            (make_pipeline(encoder, adapter), tmp_path / "served", r"file=.*\.onnx"),
-            (make_pipeline(encoder, flow), file, "not an affine map"),
-        ):
-            with pytest.raises(ValueError, match=named):
-                export_onnx(model, target)
-        monkeypatch.setitem(sys.modules, "onnxscript", None)
-        with pytest.raises(ImportError, match=r"isoadapt\[onnx\]"):
-            export_onnx(make_pipeline(encoder, adapter), file)
-        assert list(tmp_path.iterdir()) == []
-
-    def test_files_are_kept_and_a_wrong_graph_does_not_appear(
-        self, source, onnx, tmp_path, monkeypatch
+def test_what_is_no_graph(self, source, tmp_path, monkeypatch):
+    encoder, adapter = source.encoder, source.adapter
+    file = tmp_path / "served" / "model.onnx"
+    flow = FlowAdapter(max_epochs=1).fit(source.rows)
+    for model, target, named in (
+        (adapter, file, "needs the encoder too"),
+        (make_pipeline(encoder, adapter), tmp_path / "served", r"file=.*\.onnx"),
+        (make_pipeline(encoder, flow), file, "not an affine map"),
     ):
-        model = make_pipeline(source.encoder, source.adapter)
-        (tmp_path / "notes.txt").write_text("mine")
-        with pytest.raises(FileExistsError, match="not empty"):
-            export_onnx(model, tmp_path / "model.onnx")
-        graph = (onnx / "model.onnx").read_bytes()
-        monkeypatch.setattr(_onnx, "export_graph", lambda *_: graph)
-        run = onnxruntime.InferenceSession.run
-        shifted = lambda self, *given: [each + 1 for each in run(self, *given)]  # noqa: E731
-        monkeypatch.setattr(onnxruntime.InferenceSession, "run", shifted)
-        with pytest.raises(ValueError, match="of the exported model differ"):
-            export_onnx(model, tmp_path / "served" / "model.onnx")
-        assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+        with pytest.raises(ValueError, match=named):
+            export_onnx(model, target)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="not empty"):
+        export_onnx(make_pipeline(encoder, adapter), tmp_path / "model.onnx")
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match=r"isoadapt\[onnx\]"):
+        export_onnx(make_pipeline(encoder, adapter), file)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

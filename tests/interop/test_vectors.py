@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from sklearn.pipeline import make_pipeline
@@ -61,21 +60,15 @@ class TestPipelines:
         assert str(other) in str(refusal.value)
         assert not (tmp_path / "out").exists()
 
-    def test_another_configuration_is_another_checkpoint(self, source, tmp_path):
-        copy = shutil.copytree(source.folder, tmp_path / "copy")
-        edit_json(copy / "config.json", hidden_act="relu")
-        encoder = TransformerEncoder(copy)
-        first, second = (each.transform(ROWS) for each in (encoder, source.encoder))
-        assert np.abs(first - second).max() > 1e-4
-        refuse(pipeline(encoder), source.folder)
-
-    def test_entries_that_decide_no_vector_do_not_count(self, source, tmp_path):
+    def test_only_entries_that_decide_vectors_count(self, source, tmp_path):
         copy = shutil.copytree(source.folder, tmp_path / "copy")
         entries = {"id2label": {"0": "x", "1": "y", "2": "z"}, "_name_or_path": "elsewhere"}
         entries |= {"hidden_dropout_prob": 0.3, "classifier_dropout": 0.2, "use_cache": False}
         entries |= {"problem_type": "single_label_classification", "dtype": "float16"}
         edit_json(copy / "config.json", **entries)
         check(pipeline(TransformerEncoder(copy)), source.folder)
+        edit_json(copy / "config.json", hidden_act="relu")
+        refuse(pipeline(TransformerEncoder(copy)), source.folder)
 
     @pytest.mark.parametrize("architecture", ["bert", "deberta-v2"])
     def test_a_copy_in_half_precision_is_the_same_checkpoint(self, architecture, tmp_path):

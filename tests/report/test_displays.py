@@ -25,7 +25,6 @@ from isoadapt.report import (  # noqa: E402
     SearchFrontDisplay,
     SpectrumDisplay,
 )
-from tests.tiny_models import make_model  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 6)) @ np.diag([9, 5, 3, 1, 1, 1]) + 4
@@ -281,26 +280,6 @@ class TestAnisotropyProfile:
         assert list(display.lines_) == ["isoscore_star", "task_loss", "penalty_1", "penalty_2"]
         np.testing.assert_array_equal(display.lines_["isoscore_star"].get_ydata(), [0.5, np.nan])
 
-    def test_one_panel_has_the_isotropy_alone(self):
-        display = AnisotropyProfile.from_log_history(LOG, ax=matplotlib.figure.Figure().subplots())
-        assert len(display.axes_) == 1
-        assert list(display.lines_) == [*TRAINED[:4]]
-
-    @pytest.mark.slow
-    def test_a_real_run(self, tmp_path):
-        pytest.importorskip("accelerate")
-        from isoadapt.finetune import IsotropyTrainer
-        from isoadapt.losses import CosRegLoss
-        from tests.finetune.runs import make_rows, quiet_arguments
-
-        args = quiet_arguments(tmp_path, max_steps=2)
-        model = make_model(num_hidden_layers=1)
-        trainer = IsotropyTrainer(model, args, train_dataset=make_rows(16), penalty=CosRegLoss())
-        trainer.train()
-        display = AnisotropyProfile.from_trainer(trainer)
-        assert set(display.lines_) == set(TRAINED)
-        np.testing.assert_array_equal(display.steps, [1, 2])
-
 
 class TestEmbeddingMap:
     def test_each_panel_is_the_principal_plane_of_its_set(self):
@@ -359,12 +338,10 @@ class TestEmbeddingMap:
 
 def test_names_are_shown_as_they_are():
     names = ["$5 to $10", "$_{$", "_hidden"]
-    rows = [ROWS[2] | {"adapter": name} for name in names]
     sets = {"no adapter": X} | dict.fromkeys(names, X * 2)
     params = [{"a": name} for name in names]
     for display in (
         SpectrumDisplay.from_embeddings(sets, highlight=names),
-        ComparisonDisplay.from_comparison(Comparison(rows, "", {}, [])),
         SearchFrontDisplay(np.arange(3), -np.arange(3), params, chosen=0).plot(),
         EmbeddingMapDisplay.from_embeddings(X, X, np.array(names)[np.arange(80) % 3]),
     ):
@@ -380,12 +357,9 @@ def test_names_are_shown_as_they_are():
     ("call", "named"),
     [
         (lambda: AnisotropyProfile.from_log_history([{"step": 5, "loss": 1.0}]), "log_history"),
-        (lambda: AnisotropyProfile([1, 2, 3], {"ev1": [0.1, 0.2]}), r"figures\['ev1'\]"),
         (lambda: SpectrumDisplay({"a": [0.9, 0.2]}), r"shares\['a'\]"),
         (lambda: SpectrumDisplay({"a": [1.0], "beta": [1.0]}, baseline="bta"), "baseline.*'beta'"),
-        (lambda: SpectrumDisplay.from_embeddings(np.ones((5, 2))), "equal rows"),
         (lambda: ComparisonDisplay(COMPARISON, quantity="diff"), "quantity='diff'.*'difference'"),
-        (lambda: SearchFrontDisplay([1.0], [1.0, 2.0], [{}]), "inconsistent numbers"),
         (lambda: EmbeddingMapDisplay.from_embeddings(X, X[1:]), "inconsistent numbers"),
         (lambda: EmbeddingMapDisplay.from_embeddings(X, X * 0), "Z has 80 equal rows"),
     ],
@@ -419,7 +393,7 @@ class TestHabits:
                 assert np.abs(to_rgb(colour) - background).max() > 0.2
 
     @pytest.mark.parametrize("name", DRAWN)
-    def test_own_axes_and_nothing_global(self, name):
+    def test_own_axes_and_nothing_global(self, name, monkeypatch):
         draw, n_panels = DRAWN[name]
         before, figure = dict(matplotlib.rcParams), matplotlib.figure.Figure()
         axes = figure.subplots(1, n_panels)
@@ -430,10 +404,6 @@ class TestHabits:
         assert dict(matplotlib.rcParams) == before
         assert display.plot() is display
         assert display.figure_ is not figure  # a new one
-
-    @pytest.mark.parametrize("name", DRAWN)
-    def test_wrong_axes_and_no_matplotlib(self, name, monkeypatch):
-        draw, n_panels = DRAWN[name]
         with pytest.raises(ValueError, match=rf"ax=.*{name}.*[1{n_panels}] matplotlib Axes"):
             draw(matplotlib.figure.Figure().subplots(1, 3))
         monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
