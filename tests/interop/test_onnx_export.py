@@ -150,7 +150,7 @@ def test_the_service_answers_as_the_model(problem, num_labels, tmp_path):
         assert answers == [[f"LABEL_{number}" for number in np.flatnonzero(row)] for row in rows]
 
 
-def test_what_is_no_graph(self, source, tmp_path, monkeypatch):
+def test_what_is_no_graph(source, tmp_path, monkeypatch):
     encoder, adapter = source.encoder, source.adapter
     file = tmp_path / "served" / "model.onnx"
     flow = FlowAdapter(max_epochs=1).fit(source.rows)
