@@ -57,33 +57,6 @@ def test_a_stored_flat_index_is_repaired_without_encoding():
     assert (found != stored.search(unit(QUERIES), 5)[1]).mean() > 0.3
 
 
-def recall(index, adapter):
-    """Share of the ten nearest adapted rows that `index` finds."""
-    flat = faiss.IndexFlatL2(X.shape[1])
-    flat.add(adapter.transform(X).astype(np.float32))
-    wanted = flat.search(adapter.transform(QUERIES).astype(np.float32), 10)[1]
-    pairs = zip(index.search(QUERIES, 10)[1], wanted, strict=True)
-    return np.mean([len({*found} & {*best}) / 10 for found, best in pairs])
-
-
-def filled(index, rows):
-    index.train(rows)
-    index.add(rows)
-    return index
-
-
-@pytest.mark.parametrize(("make", "new"), [("PQ12x4", "PQ12x4"), ("IVF4,PQ12x4", "Flat")])
-def test_an_index_of_codes_is_repaired_from_decoded_vectors(make, new):
-    stored = filled(faiss.index_factory(X.shape[1], make), X)
-    vectors = stored.reconstruct_n(0, stored.ntotal)
-    transform = to_faiss(Whitening(shrinkage=0.1).fit(vectors))
-    index = faiss.index_factory(X.shape[1], new)
-    repaired = filled(faiss.IndexPreTransform(transform, index), vectors)
-    raw = filled(faiss.index_factory(X.shape[1], new), X)
-    adapter = Whitening(shrinkage=0.1).fit(X)
-    assert recall(repaired, adapter) > recall(raw, adapter) + 0.1
-
-
 def test_what_is_no_linear_transform(monkeypatch):
     with pytest.raises(ValueError, match="not an affine map"):
         to_faiss(FlowAdapter(max_epochs=1).fit(X))

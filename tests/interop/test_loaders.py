@@ -76,45 +76,37 @@ def change_reference(folder):
 
 
 NAMES = {"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}
-DAMAGES = {
-    "model": (change_model, "beyond"),
-    "tokenizer": (swap_words, "beyond"),
-    "no-tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{"), "cannot be"),
-    "reference": (change_reference, "beyond"),
-    "labels": (lambda folder: edit_json(folder / "config.json", id2label=NAMES), "id2label is"),
-}
 
 
-PAIRS = [
-    (damage, kind)
-    for i, damage in enumerate(DAMAGES)
-    for j, kind in enumerate(LOADERS)
-    if (i + j) % 3
-]
-
-
-@pytest.mark.parametrize(("damage", "kind"), PAIRS)
-def test_what_changed_is_found(damage, kind, copy):
-    folder, (change, found) = copy(kind), DAMAGES[damage]
+@pytest.mark.parametrize(
+    ("kind", "change", "found"),
+    [
+        ("merged", change_model, "beyond"),
+        ("onnx", change_model, "beyond"),
+        ("sentence", swap_words, "beyond"),
+        ("merged", lambda folder: (folder / "tokenizer.json").write_text("{"), "cannot be"),
+        ("merged", change_reference, "beyond"),
+        ("onnx", lambda out: edit_json(out / "config.json", id2label=NAMES), "id2label is"),
+    ],
+)
+def test_what_changed_is_found(kind, change, found, copy):
+    folder = copy(kind)
     change(folder)
     done = run("check", folder)
     assert done.code == 1
     assert found in done.stdout
 
 
-POOLING = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
-SENTENCE = {
-    "pooling": ("1_Pooling/config.json", POOLING),
-    "length": ("sentence_bert_config.json", {"max_seq_length": LENGTH + 1}),
-    "dense": ("3_Dense/config.json", {"activation_function": "torch.nn.Tanh"}),
-}
-
-
-@pytest.mark.parametrize("part", SENTENCE)
-def test_a_change_for_one_loader_leaves_the_other(part, copy):
+@pytest.mark.parametrize(
+    ("file", "entries"),
+    [
+        ("1_Pooling", {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}),
+        ("3_Dense", {"activation_function": "torch.nn.Tanh"}),
+    ],
+)
+def test_a_change_for_one_loader_leaves_the_other(file, entries, copy):
     folder = copy("sentence")
-    name, entries = SENTENCE[part]
-    edit_json(folder / name, **entries)
+    edit_json(folder / file / "config.json", **entries)
     done = run("check", folder, "--json")
     loaders = json.loads(done.stdout)["loaders"]
     assert done.code == 1
@@ -159,16 +151,8 @@ def test_what_only_a_cross_encoder_reads_is_compared(tmp_path):
     served = to_sentence_transformer(adapter, tmp_path / "cross", tmp_path / "served")
     for written in (folder, served):
         assert load_checkpoint(written)[1].classes_.tolist() == [0, 1]  # still of a sigmoid
-    for name, entry in (
-        ("sentence_bert_config.json", "max_seq_length"),
-        ("config_sentence_transformers.json", "activation_fn"),
-        ("config.json", "problem_type"),
-    ):
-        before = (folder / name).read_text()
-        edit_json(folder / name, **{entry: "other"})
-        shown = "problem_type is other" if entry == "problem_type" else f"{name} is"
-        assert shown in run("check", folder).stdout
-        (folder / name).write_text(before)
+    edit_json(folder / "sentence_bert_config.json", max_seq_length="other")
+    assert "sentence_bert_config.json is" in run("check", folder).stdout
 
 
 def test_the_version_is_that_of_the_vectors(source, sentence, onnx, tmp_path):
@@ -177,21 +161,17 @@ def test_the_version_is_that_of_the_vectors(source, sentence, onnx, tmp_path):
 
     own = version(sentence)
     assert own == version(onnx)
-    found = []
-    encoder, rows = source.encoder, source.rows
-    for number, (adapter, options) in enumerate(
-        [
-            (source.adapter, {"max_length": 8}),
-            (source.adapter, {"max_length": LENGTH, "normalize": True}),
-            (Whitening(head=source.head).fit(rows, CLASSES), {"max_length": LENGTH}),
-            (Whitening().fit(rows), {"max_length": LENGTH}),  # gives the same vectors
-        ]
+    others = []
+    for adapter, length in (
+        (source.adapter, 8),
+        (Whitening(head=source.head).fit(source.rows, CLASSES), LENGTH),
+        (Whitening().fit(source.rows), LENGTH),  # gives the same vectors
     ):
-        out = tmp_path / str(number)
-        given = options | {"pooling": "head_input"}
-        found.append(version(to_sentence_transformer(adapter, encoder.model, out, **given)))
-    assert len({own, *found[:3]}) == 4
-    assert found[2] == found[3]
+        given = {"pooling": "head_input", "max_length": length, "overwrite": True}
+        out = to_sentence_transformer(adapter, source.folder, tmp_path / "out", **given)
+        others.append(version(out))
+    assert len({own, *others}) == 3
+    assert others[1] == others[2]
 
 
 def test_what_cannot_be_compared_is_said(copy, onnx, monkeypatch):
@@ -203,12 +183,10 @@ def test_what_cannot_be_compared_is_said(copy, onnx, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert run("check", onnx).code == 1  # nothing was compared
     reference = folder / "reference.json"
-    for content in ("", "{", "[1]", reference.read_text().replace("was", "is")):
-        reference.write_text(content)
-        assert "is missing or damaged" in fail("check", folder)
+    reference.write_text(reference.read_text().replace("was", "is"))
+    assert "is missing or damaged" in fail("check", folder)
     reference.unlink()
     assert "earlier versions did not write it" in fail("check", folder)
-    assert "is not a folder" in fail("check", folder / "absent")
 
 
 def test_a_warning_of_the_export_is_no_later_failure(source, tmp_path, monkeypatch):
@@ -220,12 +198,3 @@ def test_a_warning_of_the_export_is_no_later_failure(source, tmp_path, monkeypat
         folder = to_sentence_transformer(source.adapter, source.folder, tmp_path / "out")
     assert "The folder differs by more, without" in (folder / "README.md").read_text()
     succeed("check", folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["gpt2", "big_bird", "convbert"])
-def test_merging_is_no_stricter_for_models_that_are_not_reproducible(architecture, tmp_path):
-    """A big_bird computes its attention in another way after its first short text."""
-    folder = save_model(tmp_path / "model", architecture)
-    adapter = fit(folder, max_length=LENGTH)
-    succeed("check", merge_into_checkpoint(adapter, folder, tmp_path / "out"))

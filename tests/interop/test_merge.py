@@ -16,14 +16,13 @@ from sklearn.preprocessing import StandardScaler
 
 from isoadapt import (
     AdaptedEncoder,
+    FlowAdapter,
     IsotropyLayer,
     LinearHead,
     LogitPreservingWhitening,
     Whitening,
     load_checkpoint,
 )
-from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import compose
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from tests.interop.examples import CLASSES, ROWS, blurred, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, make_model, make_tokenizer, save_model, save_pair
@@ -111,14 +110,6 @@ class TestLogits:
             )
         assert all(each == first for each in others)
 
-    def test_regression(self, tmp_path):
-        folder = save_model(tmp_path / "model", num_labels=1, num_hidden_layers=1)
-        encoder, _ = load_checkpoint(folder)
-        X = blurred(encoder)
-        adapter = Whitening(head="ridge").fit(X, X[:, 0] + CLASSES)
-        merge_into_checkpoint(adapter, folder, tmp_path / "out")
-        close(tmp_path / "out", expected_logits(adapter, encoder))
-
     def test_a_sigmoid(self, tmp_path):
         """One output of the checkpoint is two classes of its head."""
         sigmoid = {"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}
@@ -127,19 +118,6 @@ class TestLogits:
         assert head.classes_.tolist() == [0, 1]
         adapter = LogitPreservingWhitening(head).fit(blurred(encoder))
         close(merge_into_checkpoint(adapter, folder, tmp_path / "out"), logits_of(folder))
-
-
-def test_composition_is_the_sequence():
-    rng = np.random.default_rng(0)
-    maps = [
-        Affine(rng.normal(size=(n, m)), rng.normal(size=n)) for n, m in ((4, 5), (3, 4), (2, 3))
-    ]
-    rows = rng.normal(size=(7, 5))
-    whole = compose(maps)
-    assert whole.matrix.shape == (2, 5)
-    np.testing.assert_allclose(whole(rows), maps[2](maps[1](maps[0](rows))), atol=1e-12)
-    with pytest.raises(ValueError, match="takes 4 features, but the one before it returns 3"):
-        compose([maps[1], maps[1]])
 
 
 def save_named(folder, names, flag):
@@ -191,7 +169,7 @@ class TestLabels:
         assert np.ptp(expected, axis=1).min() > 0.01  # rows in another order would show
         assert load_checkpoint(tmp_path / "out")[1].classes_.tolist() == ["bad", "fair", "good"]
 
-    @pytest.mark.parametrize("classes", [[0, 1], ["a", "b", "c"], [1, 2, 3], [0, 1, 2, 3], None])
+    @pytest.mark.parametrize("classes", [[0, 1], ["a", "b", "c"], None])
     def test_other_classes_are_refused(self, classes, source, tmp_path):
         n = len(classes or "abc")
         head = LinearHead(np.eye(n, source.rows.shape[1]), np.zeros(n), classes)
@@ -231,11 +209,9 @@ class TestCopy:
         close(out, expected_logits(adapter, encoder))
 
     def test_files_of_sentence_transformers_come_along(self, source, tmp_path):
-        folder = tmp_path / "source"
-        shutil.copytree(source.folder, folder)
+        folder = shutil.copytree(source.folder, tmp_path / "source")
         (folder / "1_Pooling").mkdir()
         kept = ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"]
-        kept.append("sentence_xlm-roberta_config.json")  # an older name
         left = ["optimizer.pt", "README.md", "onnx.model.bin", "trainer_state.json"]
         for name in kept + left:
             (folder / name).write_text(f'["{name}"]')
@@ -245,51 +221,22 @@ class TestCopy:
             assert (out / name).read_text() == f'["{name}"]'
         assert not any((out / name).exists() for name in left)
 
-    def test_a_transformer_inside_a_folder_of_sentence_transformers(self, source, merged, tmp_path):
-        shutil.copytree(source.folder, tmp_path / "model" / "0_Transformer")
-        modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
-        (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
-        nested = merge_into_checkpoint(source.adapter, tmp_path / "model", tmp_path / "nested")
-        assert folder_bytes(nested) == folder_bytes(merged)
-
-    def test_files_that_only_some_tokenizers_have_come_along(self, tmp_path):
-        folder, words, pairs = tmp_path / "model", tmp_path / "words", tmp_path / "pairs"
-        words.write_text("".join(f"{word} 1\n" for word in ("the", "cat", "a@@", "t")))
-        pairs.write_text("t h 5\nth e</w> 4\nc a 3\nca t</w> 2\n")
-        transformers.PhobertTokenizer(str(words), str(pairs)).save_pretrained(folder)
-        make_model("roberta", num_hidden_layers=1).save_pretrained(folder)
-        adapted = AdaptedEncoder(str(folder), LogitPreservingWhitening()).fit(ROWS)
-        out = merge_into_checkpoint(adapted, folder, tmp_path / "out")
-        assert (out / "bpe.codes").read_bytes() == (folder / "bpe.codes").read_bytes()
-        encoder, head = load_checkpoint(out)
-        found = head.outputs(encoder.transform(TEXTS))
-        expected = adapted.head_.outputs(adapted.transform(TEXTS))
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-        assert merge_into_checkpoint(adapted, out, folder, overwrite=True) == folder
-
 
 def huge(head, X):
     coef = head.coef_ * 1e100
     return LogitPreservingWhitening(LinearHead(coef, head.intercept_, head.classes_)).fit(X)
 
 
-def mlp(head, X):
-    return IsotropyLayer(head, network="mlp", max_epochs=1).fit(X, CLASSES)
-
-
 @pytest.mark.parametrize(
     ("model", "error", "named"),
     [
-        (mlp, ValueError, r"network='mlp'.* is not an affine map.*AdaptedEncoder"),
+        (lambda _, X: FlowAdapter(max_epochs=1).fit(X), ValueError, "is not an affine map"),
         (lambda _, X: Whitening().fit(X[:, :7]), ValueError, "n_features_in_=7.*width 16"),
         (lambda _, X: Whitening("pca", n_components=3).fit(X), ValueError, "returns 3 features"),
         (huge, ValueError, "beyond float32"),
         (lambda *_: Whitening(), NotFittedError, "not fitted"),
-        (lambda *_: make_pipeline(Whitening()), NotFittedError, "not fitted"),
         (lambda *_: AdaptedEncoder("a", Whitening()), NotFittedError, "not fitted"),
         (lambda *_: make_pipeline(StandardScaler(), Whitening()), TypeError, "StandardScaler"),
-        (lambda *_: make_pipeline("passthrough"), TypeError, "Pipeline without an adapter"),
-        (lambda *_: None, TypeError, "None is not an adapter"),
     ],
 )
 def test_what_cannot_be_merged_is_named(model, error, named, source, tmp_path):
@@ -314,7 +261,6 @@ def test_folders_that_may_not_be_read_or_written(source, bare, merged, tmp_path)
     before = folder_bytes(out), folder_bytes(source.folder)
     for model, target, error, named, overwrite in (
         (tmp_path / "absent", tmp_path / "new", FileNotFoundError, "model_folder=.*absent", False),
-        (tmp_path, tmp_path / "new", FileNotFoundError, "model_folder=", False),
         (bare, tmp_path / "new", ValueError, "no classifier.*to_sentence_transformer", False),
         (source.folder, source.folder, FileExistsError, "is the model that is read", True),
         (source.folder, out, FileExistsError, "overwrite=True", False),

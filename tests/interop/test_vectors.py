@@ -3,14 +3,13 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import AdaptedEncoder, TransformerEncoder, Whitening
 from isoadapt.encoders._identity import vector_source
-from isoadapt.interop import AdapterFolderError, load_adapter, merge_into_checkpoint, save_adapter
+from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.interop._merge import check_source
 from isoadapt.interop._pipeline import take_apart
 from tests.interop.examples import ROWS, edit_json
@@ -46,18 +45,13 @@ def refuse(model, folder, named="another checkpoint"):
 class TestPipelines:
     """The encoder that a pipeline begins with must give this checkpoint's head input."""
 
-    @pytest.mark.parametrize(
-        ("settings", "named"),
-        [
-            ({"pooling": "cls"}, "pooling='cls', layer=-1"),
+    def test_other_vectors_are_refused(self, source):
+        for settings, named in (
             ({"pooling": "max", "layer": 0}, "pooling='max', layer=0"),
             ({"backend": "onnx", "dtype": "int8"}, "pooling='head_input', dtype='int8'"),
-        ],
-    )
-    def test_other_vectors_are_refused(self, settings, named, source):
-        own = pipeline(TransformerEncoder(source.folder))[1]
-        model = make_pipeline(TransformerEncoder(source.folder, **settings), own)
-        assert "pooling='head_input'" in refuse(model, source.folder, named)
+        ):
+            model = make_pipeline(TransformerEncoder(source.folder, **settings), source.adapter)
+            assert "pooling='head_input'" in refuse(model, source.folder, named)
 
     def test_another_checkpoint_is_refused(self, source, other, tmp_path):
         model = AdaptedEncoder(TransformerEncoder(other), Whitening()).fit(ROWS)
@@ -65,31 +59,18 @@ class TestPipelines:
             merge_into_checkpoint(model, source.folder, tmp_path / "out")
         assert str(other) in str(refusal.value)
         assert not (tmp_path / "out").exists()
-        tokenizer = make_tokenizer()
-        tokenizer.backend_tokenizer.post_processor = None  # no [CLS] and [SEP] around the text
-        encoder = TransformerEncoder((make_model(num_hidden_layers=1), tokenizer))
-        refuse(pipeline(encoder), source.folder)
 
-    @pytest.mark.parametrize(
-        "changes", [{"num_attention_heads": 4}, {"layer_norm_eps": 0.1}, {"hidden_act": "relu"}]
-    )
-    def test_another_configuration_is_another_checkpoint(self, changes, source, tmp_path):
-        copy = shutil.copytree(source.folder, tmp_path / "copy")
-        edit_json(copy / "config.json", **changes)
-        encoder = TransformerEncoder(copy)
-        first, second = (each.transform(ROWS) for each in (encoder, source.encoder))
-        assert np.abs(first - second).max() > 1e-4
-        refuse(pipeline(encoder), source.folder)
-
-    def test_entries_that_decide_no_vector_do_not_count(self, source, tmp_path):
+    def test_only_entries_that_decide_vectors_count(self, source, tmp_path):
         copy = shutil.copytree(source.folder, tmp_path / "copy")
         entries = {"id2label": {"0": "x", "1": "y", "2": "z"}, "_name_or_path": "elsewhere"}
         entries |= {"hidden_dropout_prob": 0.3, "classifier_dropout": 0.2, "use_cache": False}
         entries |= {"problem_type": "single_label_classification", "dtype": "float16"}
         edit_json(copy / "config.json", **entries)
         check(pipeline(TransformerEncoder(copy)), source.folder)
+        edit_json(copy / "config.json", hidden_act="relu")
+        refuse(pipeline(TransformerEncoder(copy)), source.folder)
 
-    @pytest.mark.parametrize("architecture", ["bert", "modernbert", "deberta-v2", "gpt2"])
+    @pytest.mark.parametrize("architecture", ["bert", "deberta-v2"])
     def test_a_copy_in_half_precision_is_the_same_checkpoint(self, architecture, tmp_path):
         folder = save_model(tmp_path / "full", architecture)
         for dtype in (torch.float16, torch.bfloat16):
@@ -106,13 +87,6 @@ class TestPipelines:
         with pytest.raises(OSError, match=r"before.*set_params\(model=.*adapter alone"):
             check(model, after)
         check(make_pipeline(model[0].set_params(model=after), model[1]), after)
-
-    def test_a_live_model_counts_by_its_weights(self, source):
-        live = TransformerEncoder((make_model(num_hidden_layers=1).bfloat16(), make_tokenizer()))
-        model = pipeline(live)
-        check(model, source.folder)
-        live.model[0].bert.encoder.layer[0].output.dense.weight.data[0, 0] += 1
-        refuse(model, source.folder)
 
     def test_settings_that_are_no_other_vectors(self, source, merged):
         adapter = pipeline(TransformerEncoder(source.folder))[1]
@@ -134,9 +108,7 @@ class TestSavedAdapters:
         adapter = self.saved(TransformerEncoder(source.folder, pooling="mean", layer=0), tmp_path)
         named = r"pooling='mean', layer=0.*pooling='head_input'"
         refuse(adapter, source.folder, named)
-        refuse(make_pipeline(adapter), source.folder, named)
-        card = (tmp_path / "README.md").read_text("utf-8")
-        assert "- Vectors: pooling='mean', layer=0" in card
+        assert "- Vectors: pooling='mean', layer=0" in (tmp_path / "README.md").read_text("utf-8")
 
     @pytest.mark.parametrize("of_folder", [False, True])
     def test_another_checkpoint_is_refused(self, of_folder, source, other, tmp_path):
@@ -154,11 +126,3 @@ class TestSavedAdapters:
         assert configs[0]["vectors"] == configs[1]["vectors"]
         assert configs[0]["vectors"]["kind"] == "pooling='head_input'"
         refuse(load_adapter(tmp_path / "b"), other)
-
-    def test_a_damaged_identity_is_refused(self, source, tmp_path):
-        self.saved(TransformerEncoder(source.folder), tmp_path / "a")
-        file = tmp_path / "a" / "config.json"
-        vectors = json.loads(file.read_text())["vectors"]
-        edit_json(file, sign=True, vectors=vectors | {"more": "x"})
-        with pytest.raises(AdapterFolderError, match="vectors"):
-            load_adapter(tmp_path / "a")

@@ -56,7 +56,6 @@ def test_all_figures_are_those_of_the_api(comparison, report, file):
         assert line in page.paragraphs
     cells = {row[0]: row[1] for row in page.rows if len(row) == 5}
     assert cells["EV1"] == f"{report.ev1:.4g}"
-    assert cells["hubness"] == f"{report.hubness:.4g}"
     assert cells["effective rank / d"] == f"{report.effective_rank / 6:.4g}"
     for row in comparison.rows:
         start = [row["adapter"], f"{row['score']:.4f}"]
@@ -74,12 +73,13 @@ def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
     rows = [
         {key: HOSTILE if value == "Whitening" else value for key, value in row.items()}
         for row in comparison.rows
+        if row["use"] == "classify"
     ]
     hostile = Comparison(rows, HOSTILE, {}, [HOSTILE])
-    few, classes = X[:40], np.array([HOSTILE, "b"])[Y[:40]]
-    audit = isotropy_report(few, labels=classes)
+    few, classes = X[:20], np.array([HOSTILE, "b"])[Y[:20]]
+    audit = isotropy_report(X, labels=np.array([HOSTILE, "b"])[Y])
     displays = {HOSTILE: EmbeddingMapDisplay.from_estimator(Whitening().fit(X), few, classes)}
-    displays["spectra"] = SpectrumDisplay.from_embeddings({HOSTILE: X, "half": few})
+    displays["spectra"] = SpectrumDisplay.from_embeddings({HOSTILE: X})
     texts = [f"{HOSTILE} {row}" for row in range(len(few))]
     given = {"comparison": hostile, "report": audit, "displays": displays}
     write_report(file, texts=texts, description=HOSTILE, **given)
@@ -89,15 +89,15 @@ def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
     assert page.paragraphs.count(HOSTILE) == 3
     for row, name in enumerate(classes):
         assert page.tooltips.count(f"{name}: {texts[row]}") == 2  # before and after
-    write_report(file, displays=displays)
+    write_report(file, displays={"map": displays[HOSTILE]})
     page = Page(file)
     assert page.tooltips.count("b") == 2 * (classes == "b").sum()
     assert f"{HOSTILE} 7" not in page.tooltips
 
 
 def test_equal_points_have_their_own_texts(file):
-    twice, classes = np.vstack([X[:40]] * 2), np.repeat(["a", "b"], 40)
-    texts = [f"text {row}." for row in range(80)]
+    twice, classes = np.vstack([X[:10]] * 2), np.repeat(["a", "b"], 10)
+    texts = [f"text {row}." for row in range(20)]
     displays = {"map": EmbeddingMapDisplay.from_embeddings(twice, twice, classes)}
     write_report(file, displays=displays, texts=texts)
     found = Page(file).tooltips
@@ -135,15 +135,8 @@ def test_many_points_become_an_image(file):
     assert not any(each.get_rasterized() for each in display.points_.values())
 
 
-def test_what_fails_leaves_the_former_file(file, monkeypatch):
+def test_another_number_of_texts_writes_nothing(file):
     display = EmbeddingMapDisplay.from_embeddings(X, X)
     with pytest.raises(ValueError, match="inconsistent numbers"):
         write_report(file, displays={"map": display}, texts=["a"])
     assert [*file.parent.iterdir()] == []
-    file.write_text("former")
-    monkeypatch.setattr(type(file), "write_text", lambda *_: exec("raise KeyboardInterrupt"))
-    with pytest.raises(KeyboardInterrupt):
-        write_report(file, displays={"map": display})
-    monkeypatch.undo()
-    assert [*file.parent.iterdir()] == [file]
-    assert file.read_text() == "former"
