@@ -1,6 +1,5 @@
 """AdaptedEncoder: an encoder, an adapter and the checkpoint's head as one estimator."""
 
-import copy
 import pickle
 import shutil
 import warnings
@@ -15,14 +14,12 @@ from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
-from sklearn.pipeline import make_pipeline
+from sklearn.model_selection import GridSearchCV, GroupKFold
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from isoadapt import (
     AdaptedEncoder,
     EmbeddingCache,
-    FlowAdapter,
     IsoBN,
     IsotropyLayer,
     LinearHead,
@@ -33,13 +30,7 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt.encoders import release
-from isoadapt.interop import (
-    export_onnx,
-    load_adapter,
-    merge_into_checkpoint,
-    save_adapter,
-    to_sentence_transformer,
-)
+from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model, save_pair
 
@@ -93,13 +84,9 @@ class TestParts:
         np.testing.assert_array_equal(fitted.head_.coef_, head.coef_)
         assert list(fitted.classes_) == [0, 1, 2]
         assert is_classifier(fitted)
-        again = clone(fitted).fit(TEXTS, Y)
-        np.testing.assert_array_equal(again.transform(TEXTS), layer.transform(X))
 
     @pytest.mark.parametrize("kind", ["whitening", "readout"])
-    def test_transform_predict_is_both_in_one_pass(
-        self, kind, taught, checkpoint, tmp_path, monkeypatch
-    ):
+    def test_transform_predict_is_both_in_one_pass(self, kind, taught, checkpoint, monkeypatch):
         model = taught
         if kind == "whitening":
             model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(TEXTS, Y)
@@ -178,7 +165,6 @@ class TestParts:
             ({"encoder": 3}, "'encoder'"),
             ({"teacher": 3}, "'teacher'"),
             ({"adapter": quick(head=LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 7]))}, "labels"),
-            ({"adapter": LogitPreservingWhitening(), "groups": Y}, "groups"),
             ({"y": None}, "y"),
             ({"texts": [*TEXTS[:-1], None]}, "None"),
             ({"adapter": readout()}, "teacher=None"),
@@ -188,8 +174,6 @@ class TestParts:
     def test_what_does_not_fit_is_refused(self, change, word, checkpoint):
         change = {"encoder": checkpoint, "adapter": quick(), "teacher": None} | change
         given = {"X": change.pop("texts", TEXTS), "y": change.pop("y", Y)}
-        if "groups" in change:
-            given["groups"] = change.pop("groups")
         with pytest.raises((TypeError, ValueError), match=word):
             AdaptedEncoder(**change).fit(**given)
 
@@ -206,20 +190,19 @@ class TestHeads:
             np.testing.assert_array_equal(model.head_.coef_, split[0].coef_)
         assert not [warning for warning in recwarn if "checkpoint" in str(warning.message)]
 
-    @pytest.mark.parametrize("names", [["a", "b", "c"], [0, 1, 2]])
-    def test_a_head_that_is_set_goes_before_the_checkpoints(self, names, checkpoint, split):
-        y, X = np.array(names)[Y], split[1]
+    def test_a_head_that_is_set_goes_before_the_checkpoints(self, checkpoint, split):
+        y, X = np.array(["a", "b", "c"])[Y], split[1]
         model = LogisticRegression(C=0.5).fit(X.astype(np.float64), y)
         expected = LinearHead.from_estimator(model)
         for head in (LogisticRegression(C=0.5), FrozenEstimator(model), expected):
             whole = AdaptedEncoder(checkpoint, LogitPreservingWhitening(head)).fit(TEXTS, y)
             np.testing.assert_allclose(whole.head_.coef_, expected.coef_, atol=1e-9)
-            assert whole.classes_.tolist() == names
+            assert whole.classes_.tolist() == ["a", "b", "c"]
         ridge = AdaptedEncoder(checkpoint, quick(head="ridge")).fit(TEXTS, X[:, 0])
         assert is_regressor(ridge)
 
     @pytest.mark.usefixtures("fixed_penalty")
-    @pytest.mark.parametrize("adapter", [quick(), quick(head=None), Whitening(), IsoBN()])
+    @pytest.mark.parametrize("adapter", [quick(head=None), IsoBN()])
     def test_labels_unknown_to_the_checkpoint_are_learnt(self, adapter, checkpoint, split):
         order = np.argsort(np.argsort(split[1][:, 0])) // 20  # what can be learnt
         for labels in (["a", "b", "c"], [0, 1, 3]):
@@ -235,15 +218,13 @@ class TestHeads:
             assert AdaptedEncoder(checkpoint, explicit).fit(TEXTS, y).score(TEXTS, y) > 0.6
 
 
-@pytest.fixture(scope="module", params=["own names", "defaults", "fine-tuned on names"])
+@pytest.fixture(scope="module", params=["own names", "fine-tuned on names"])
 def named(request, tmp_path_factory):
     """A folder, its names by id, its head and the embeddings."""
-    folder, names = tmp_path_factory.mktemp("named"), ["LABEL_0", "LABEL_1", "LABEL_2"]
+    folder, names = tmp_path_factory.mktemp("named"), ["positive", "negative", "Neutral"]
     options = {"isoadapt_label_names": True} if "tuned" in request.param else {}
-    if request.param != "defaults":
-        names = ["positive", "negative", "Neutral"]
-        options["id2label"] = dict(enumerate(names))
-    encoder, head = load_checkpoint(save_model(folder, **options))
+    save_model(folder, id2label=dict(enumerate(names)), **options)
+    encoder, head = load_checkpoint(folder)
     return folder, names, head, encoder.transform(TEXTS)
 
 
@@ -254,8 +235,7 @@ class TestNames:
     def test_names_give_what_ids_give(self, named, recwarn):
         folder, names, *_ = named
         y, order = np.array(names)[Y], np.argsort(names)
-        flow = FlowAdapter(alpha=0.5, max_epochs=1, random_state=0)
-        for adapter in (quick(), quick(head=None), LogitPreservingWhitening(), Whitening(), flow):
+        for adapter in (quick(), LogitPreservingWhitening(), Whitening()):
             by_name = AdaptedEncoder(folder, adapter).fit(TEXTS, y)
             by_id = AdaptedEncoder(folder, adapter).fit(TEXTS, Y)
             assert by_name.classes_.tolist() == sorted(names)
@@ -267,16 +247,13 @@ class TestNames:
             assert by_name.score(TEXTS, y) == accuracy_score(y, predicted)
         assert not [each for each in recwarn if "unknown" in str(each.message)]
 
-    def test_of_matrices_in_searches_and_in_comparisons(self, named):
+    def test_of_matrices_and_in_searches(self, named):
         _, names, head, X = named
-        y, adapter = np.array(names)[Y], LogitPreservingWhitening(head)
+        y, grid, key = np.array(names)[Y], {"alpha": [0.2, 1.0]}, "mean_test_score"
         for labels in (y.astype(object), pd.Series(y, dtype="category"), y.tolist()):
             assert head.score(X, labels) == head.score(X, Y)
-            scores = cross_val_score(adapter, X, labels, cv=2, scoring="accuracy")
-            expected = cross_val_score(adapter, X, Y, cv=2, scoring="accuracy")
-            np.testing.assert_allclose(scores, expected, atol=0.05)
-        assert clone(adapter).fit(X, y).score(X, Y) == head.score(X, Y)
-        grid, key = {"alpha": [0.2, 1.0]}, "mean_test_score"
+        fitted = LogitPreservingWhitening(head).fit(X, y)
+        assert fitted.score(X, Y) == fitted.score(X, y) == head.score(X, Y)
         found, wanted = (
             AdapterSearchCV(quick(head=head), grid, cv=2).fit(X, each) for each in (y, Y)
         )
@@ -286,15 +263,11 @@ class TestNames:
     def test_a_merge_keeps_the_order_of_ids(self, named, tmp_path):
         folder, names, *_ = named
         tokens = AutoTokenizer.from_pretrained(folder)(TEXTS[:1], return_tensors="pt")
-        for adapter, write in (
-            (quick(), merge_into_checkpoint),
-            (LogitPreservingWhitening(), to_sentence_transformer),
-        ):
-            model = AdaptedEncoder(folder, adapter).fit(TEXTS, np.array(names)[Y])
-            out = write(model, folder, tmp_path / write.__name__)
-            merged = AutoModelForSequenceClassification.from_pretrained(out)
-            logits = merged(**tokens).logits[0].detach()[np.argsort(names)]
-            np.testing.assert_allclose(logits, model.decision_function(TEXTS[:1])[0], atol=1e-3)
+        model = AdaptedEncoder(folder, quick()).fit(TEXTS, np.array(names)[Y])
+        out = merge_into_checkpoint(model, folder, tmp_path / "merged")
+        merged = AutoModelForSequenceClassification.from_pretrained(out)
+        logits = merged(**tokens).logits[0].detach()[np.argsort(names)]
+        np.testing.assert_allclose(logits, model.decision_function(TEXTS[:1])[0], atol=1e-3)
 
 
 class TestTeacher:
@@ -307,9 +280,8 @@ class TestTeacher:
         np.testing.assert_array_equal(taught.transform(TEXTS), expected.transform(X))
         cosines = np.sum(taught.transform(TEXTS) * T, axis=1) / np.linalg.norm(T, axis=1)
         assert cosines.mean() > 0.95
-        for y in (np.array([f"kind {label}" for label in Y]), np.eye(3)[Y]):  # not used
-            again = clone(taught).fit(TEXTS, y)
-            np.testing.assert_array_equal(again.transform(TEXTS), taught.transform(TEXTS))
+        again = clone(taught).fit(TEXTS, np.array([f"kind {label}" for label in Y]))  # not used
+        np.testing.assert_array_equal(again.transform(TEXTS), taught.transform(TEXTS))
 
     @pytest.mark.parametrize("space", ["teacher", "head"])
     def test_predictions_are_those_of_the_checkpoint(self, space, split, checkpoint, teacher):
@@ -354,11 +326,8 @@ class TestSaving:
             loaded = joblib.load(tmp_path / "model.joblib")
             np.testing.assert_array_equal(loaded.predict(TEXTS), model.predict(TEXTS))
         live = TransformerEncoder((make_model().bert, make_tokenizer()))
-        own = clone(taught).set_params(teacher=live).fit(TEXTS)
         with pytest.raises(pickle.PicklingError, match="live model"):
-            pickle.dumps(own)
-        loaded = pickle.loads(pickle.dumps(own.set_params(teacher=None)))
-        np.testing.assert_array_equal(loaded.transform(TEXTS), own.transform(TEXTS))
+            pickle.dumps(clone(taught).set_params(teacher=live))
 
 
 class TestAnotherWorkingDirectory:
@@ -366,9 +335,6 @@ class TestAnotherWorkingDirectory:
 
     MAKERS = {  # noqa: RUF012
         "cache": lambda: AdaptedEncoder(TransformerEncoder("model", cache="cache"), Whitening()),
-        "pipeline": lambda: make_pipeline(
-            TransformerEncoder(Path("model"), cache=EmbeddingCache("cache")), Whitening()
-        ),
         "teacher": lambda: AdaptedEncoder("model", TeacherReadout(), teacher="base"),
     }
 
@@ -396,30 +362,7 @@ class TestAnotherWorkingDirectory:
         assert not list(places[1].iterdir())
         assert joblib.hash(self.MAKERS[name]()) == key == joblib.hash(clone(model))
 
-    @pytest.mark.slow
-    def test_an_export_finds_the_model(self, places, monkeypatch):
-        pytest.importorskip("onnxscript")
-        model = AdaptedEncoder("model", Whitening()).fit(TEXTS, Y)
-        monkeypatch.chdir(places[1])
-        assert export_onnx(model, "out/model.onnx").is_file()
-
-    def test_a_new_fit_reads_the_parameter_anew(self, places, monkeypatch):
-        model = AdaptedEncoder("model", Whitening()).fit(TEXTS, Y)
-        expected = model.transform(TEXTS)
-        monkeypatch.chdir(places[1])
-        with pytest.raises(OSError, match="model='model' is not a folder"):
-            clone(model).fit(TEXTS, Y)
-        save_model(Path("model"), "roberta")
-        np.testing.assert_allclose(model.transform(TEXTS), expected, atol=1e-6)
-        assert not np.allclose(clone(model).fit(TEXTS, Y).transform(TEXTS), expected)
-        encoder = model.pipeline_["encoder"]
-        twin, first = copy.copy(encoder), encoder.transform(TEXTS)
-        np.testing.assert_array_equal(encoder.set_params(verbose=0).transform(TEXTS), first)
-        assert not np.allclose(encoder.set_params(model="model").transform(TEXTS), first)
-        np.testing.assert_array_equal(twin.transform(TEXTS), first)
-
-    def test_a_model_that_moved_is_taken_only_if_it_is_the_same(self, places, monkeypatch):
-        """Its name in the working directory may be that of another one."""
+    def test_only_the_same_model_is_taken_and_a_new_fit_reads_anew(self, places, monkeypatch):
         here, there = places
         model = AdaptedEncoder("model", Whitening()).fit(TEXTS, Y)
         expected = model.transform(TEXTS)
@@ -427,9 +370,12 @@ class TestAnotherWorkingDirectory:
         with pytest.raises(FileNotFoundError, match=f"{here}/model in fit"):
             model.transform(TEXTS)
         monkeypatch.chdir(there)
+        with pytest.raises(OSError, match="model='model' is not a folder"):
+            clone(model).fit(TEXTS, Y)
         shutil.copytree(here / "base", "model")
         with pytest.raises(FileNotFoundError, match=f"{here}/model in fit.*{there}/model is not a"):
             pickle.loads(pickle.dumps(model)).transform(TEXTS)
-        shutil.rmtree("model")
-        (here / "moved").rename("model")
+        (here / "moved").rename(here / "model")
         np.testing.assert_allclose(model.transform(TEXTS), expected, atol=1e-6)
+        save_model(Path("model"), "roberta")
+        assert not np.allclose(clone(model).fit(TEXTS, Y).transform(TEXTS), expected)

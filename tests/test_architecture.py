@@ -83,7 +83,8 @@ def test_no_module_imports_itself_by_a_circle():
 # Exported names have full numpydoc docstrings; everything else has one short paragraph.
 
 
-def exported():
+@pytest.fixture(scope="module")
+def names():
     """Names of the classes and functions in an `__all__`, and of their public methods."""
     found = set()
     public = [m for m in MODULES if not any(part.startswith("_") for part in m.split("."))]
@@ -97,11 +98,6 @@ def exported():
                 if str(getattr(each, "__module__", "")).startswith("isoadapt"):
                     found.add(f"{each.__module__}.{getattr(each, '__qualname__', '')}".strip("."))
     return found
-
-
-@pytest.fixture(scope="module")
-def names():
-    return exported()
 
 
 def docstrings(module):

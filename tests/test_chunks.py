@@ -9,14 +9,13 @@ import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from isoadapt import (
     AllButTheTop,
     ClusterIsotropy,
     FlowAdapter,
     IsoBN,
-    IsotropyLayer,
     LinearHead,
     LogitPreservingWhitening,
     Whitening,
@@ -30,7 +29,6 @@ from isoadapt.metrics import (
     isoscore_star,
     isotropy_report,
     mean_cosine_similarity,
-    partition_dispersion,
     partition_isotropy,
     two_nn,
 )
@@ -47,14 +45,7 @@ IN_CHUNKS = [
     IsoBN(),
     AllButTheTop(),
 ]
-AT_ONCE = [
-    Whitening(shrinkage="ledoit-wolf"),
-    Whitening(head="logistic"),
-    LogitPreservingWhitening(),
-    ClusterIsotropy(),
-    IsotropyLayer(),
-    FlowAdapter(),
-]
+AT_ONCE = [Whitening(shrinkage="ledoit-wolf"), Whitening(head="logistic"), FlowAdapter()]
 COVARIANCE_METRICS = [
     lambda X: isoscore_star(X, np.diag(np.arange(1.0, 7.0)), zeta=0.7),
     isoscore,
@@ -64,13 +55,7 @@ COVARIANCE_METRICS = [
     lambda X: anisotropy(X, k=1, center=True),
     effective_rank,
 ]
-AT_ONCE_METRICS = [
-    mean_cosine_similarity,
-    partition_isotropy,
-    partition_dispersion,
-    two_nn,
-    isotropy_report,
-]
+AT_ONCE_METRICS = [mean_cosine_similarity, partition_isotropy, two_nn, isotropy_report]
 
 
 def make_rows():
@@ -100,10 +85,8 @@ def assert_same_map(ours, theirs):
 
 KINDS = {
     "generator": lambda X, parts, folder: (part for part in parts),
-    "list": lambda X, parts, folder: parts,
     "loader": lambda X, parts, folder: DataLoader(X, 70, collate_fn=np.stack),
     "tensors": lambda X, parts, folder: tuple(torch.tensor(p, requires_grad=True) for p in parts),
-    "frames": lambda X, parts, folder: map(pd.DataFrame, parts),
     "memmap": lambda X, parts, folder: mapped(X, folder),
     "moments": lambda X, parts, folder: Moments().update(X),
     "dask": lambda X, parts, folder: da.from_array(X, chunks=((0, 120, 180), 6)),
@@ -131,9 +114,8 @@ def test_fewer_rows_than_features_and_constant_columns():
     for metric in COVARIANCE_METRICS[1:]:
         assert metric(iter([wide[:4], wide[4:]])) == pytest.approx(metric(wide), abs=1e-12)
     flat = np.where(np.arange(6) == 2, 0.1, make_rows())
-    for make in (lambda: np.split(flat, [7, 50]), lambda: Moments().update(flat)):
-        for adapter in (Whitening(), IsoBN()):
-            assert_same_map(clone(adapter).fit(make()), clone(adapter).fit(flat))
+    for adapter in (Whitening(), IsoBN()):
+        assert_same_map(clone(adapter).fit(np.split(flat, [7, 50])), clone(adapter).fit(flat))
 
 
 def test_each_chunk_is_asked_for_once_and_partial_fit_goes_on(X):
@@ -164,11 +146,7 @@ def test_a_memory_map_of_any_dtype_is_never_held_as_a_whole(tmp_path, monkeypatc
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < rows.nbytes / 2  # float64 rows of one chunk: a 12th
-    for metric in (two_nn, Whitening(shrinkage="ledoit-wolf").fit):  # which need all rows
-        metric(given[:200])
-    fitted = Whitening().fit(given)
-    assert_same_map(fitted, Whitening().fit(rows.astype(np.float64)))
-    assert type(fitted.transform(given)) is np.ndarray
+    assert_same_map(Whitening().fit(given), Whitening().fit(rows.astype(np.float64)))
     rows[9_000] = np.nan
     for read in (Whitening().fit, isoscore):
         with pytest.raises(ValueError, match="rows 8800 to 9199: Input X contains NaN"):
@@ -206,10 +184,9 @@ def test_transform_of_a_dask_array_is_lazy_and_of_the_right_kind(dtype, chunks, 
 
 
 def test_maps_that_are_not_affine_and_unknown_numbers_of_rows(X):
-    flow = FlowAdapter(max_epochs=1, n_blocks=2, random_state=0)
-    for adapter in (ClusterIsotropy(random_state=0), flow):
-        lazy = adapter.fit(X).transform(da.from_array(X, chunks=(70, 6)))
-        np.testing.assert_allclose(lazy.compute(), adapter.transform(X), rtol=1e-9, atol=1e-9)
+    adapter = ClusterIsotropy(random_state=0).fit(X)
+    lazy = adapter.transform(da.from_array(X, chunks=(70, 6)))
+    np.testing.assert_allclose(lazy.compute(), adapter.transform(X), rtol=1e-9, atol=1e-9)
     blocks, kept = da.from_array(X, chunks=(70, 6)), X[:, 0] > 100 * (X[:, 0] > 5)
     some = blocks[blocks[:, 0] > 100 * (blocks[:, 0] > 5)]  # blocks of which some are empty
     assert np.isnan(some.shape[0])
@@ -230,17 +207,12 @@ def nan_in(X, row):
 BAD = [
     (lambda X: [], "2D"),
     (lambda X: iter([]), "X gave no rows.*make a fresh one"),
-    (lambda X: Moments(), "X gave no rows"),
     (lambda X: [X[:1]], "1 row"),
     (lambda X: [X, X[:, :4]], "chunk 1.*4"),
     (lambda X: np.split(nan_in(X, 250), 3), "chunk 2: Input X contains NaN"),
-    (lambda X: iter([X, X[0]]), "chunk 1: Expected 2D"),
     (lambda X: [np.full((9, 6), 0.1)] * 3, "constant: all 27"),
     (lambda X: Moments().update(nan_in(X, 0)), "NaN"),
-    (lambda X: [X, np.full((2, 6), "a")], "chunk 1: X holds 'a'"),
-    (lambda X: DataLoader(TensorDataset(torch.tensor(X), torch.arange(300)), 9), "chunk 0: a list"),
     (lambda X: da.from_array(nan_in(X, 150), chunks=(50, 6)), "block 3: Input X contains NaN"),
-    (lambda X: da.zeros((0, 6)), "X gave no rows"),
     (lambda X: da.from_array(X[:, 0], chunks=50), "2D"),
     (lambda X: (blocks := da.from_array(X))[:, blocks[0] > 5], "number of features is unknown"),
     (lambda X: da.full((40, 6), 0.1, chunks=(9, 2)), "constant: all 40"),
@@ -273,7 +245,6 @@ def test_what_needs_all_rows_says_so_with_the_way_out(X):
             metric([X])
     for call, way_out in (
         (lambda: Whitening(shrinkage="ledoit-wolf").fit([X]), "shrinkage='auto', 'oas'"),
-        (lambda: Whitening(head="logistic").fit([X], y), "head=None"),
         (lambda: fitted.predict(iter([X])), r"adapter.transform\(chunk\)"),
         (lambda: fitted.partial_fit([X]), "one chunk at a time"),
         (lambda: fitted.fit([X], sample_weight=np.ones(300)), "sample_weight"),
@@ -284,8 +255,7 @@ def test_what_needs_all_rows_says_so_with_the_way_out(X):
 
 
 def test_matrices_are_no_chunks(X):
-    rows_of_tensors = list(torch.tensor(X))
-    for matrix in (X.tolist(), list(X), rows_of_tensors, pd.DataFrame(X), pl.DataFrame(X)):
+    for matrix in (X.tolist(), list(torch.tensor(X)), pd.DataFrame(X), pl.DataFrame(X)):
         assert not _chunks.in_chunks(matrix)
         assert isoscore(matrix) == pytest.approx(isoscore(X), abs=1e-14)
     for other in ([], "text", b"bytes", {}, set(), None, 3.0, range(4), deque()):

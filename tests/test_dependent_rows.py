@@ -52,7 +52,6 @@ def test_copies_of_rows_count_once_in_the_corrected_score(tmp_path):
     ("call", "word"),
     [
         (lambda X: isoscore(np.repeat(X[:3], 5, axis=0), True), "3 different row"),
-        (lambda X: isoscore(as_iterator(np.repeat(X[:3], 5, axis=0)), True), "3 different row"),
         (lambda X: isotropy_report(X, np.arange(60) % 3), "groups has 3 different.*labels="),
         (lambda X: isoscore(X, True, np.arange(60) % 3), "groups has 3 different"),
         (lambda X: isoscore(X, True, np.arange(59)), "groups has shape"),

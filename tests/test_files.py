@@ -106,9 +106,8 @@ class TestFiles:
         assert os.listdir(folder) == []
         fill(tmp_path, {"file": "kept"})
         for check in (check_writable, writable_folder):
-            for below in ("file", "file/a/b"):
-                with pytest.raises(OSError, match=f"file.*{below[5:]}.*choose another folder"):
-                    check(tmp_path / below)
+            with pytest.raises(OSError, match="file.*a/b.*choose another folder"):
+                check(tmp_path / "file/a/b")
         assert contents(tmp_path) == {"file": b"kept"}
 
 
@@ -134,18 +133,17 @@ class TestFolders:
         assert contents(target).keys() == {"sub/b", MARKER}
         assert os.listdir(tmp_path / "new") == [target.name]
 
-    @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-    def test_a_failed_rename_puts_the_old_folder_back(self, tmp_path, monkeypatch, error):
+    def test_a_failed_rename_puts_the_old_folder_back(self, tmp_path, monkeypatch):
         target = write(tmp_path / "model", {"a": "old"})
         before, rename = contents(tmp_path), Path.rename
 
         def fail(path, aim):
             if "-new-" in path.name:
-                raise error("no")
+                raise KeyboardInterrupt("no")
             return rename(path, aim)
 
         monkeypatch.setattr(Path, "rename", fail)
-        with pytest.raises(error, match="no"):
+        with pytest.raises(KeyboardInterrupt, match="no"):
             write(target, {"b": "new"}, overwrite=True)
         assert contents(tmp_path) == before
 
@@ -235,17 +233,7 @@ class TestReplacement:
         write(fill(tmp_path / "shards", shards), {"a": "new"}, overwrite=True)
         assert contents(tmp_path / "shards").keys() == {"a", MARKER}
 
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "runs/weights.safetensors",
-            "my.model",
-            "1_Pooling/config.json",
-            "model_of_mine.safetensors",
-            "README.md",
-            "training_args.bin",
-        ],
-    )
+    @pytest.mark.parametrize("name", ["runs/weights.safetensors", "my_model.safetensors", "my.bin"])
     def test_other_files_beside_a_saved_model_are_kept(self, name, tmp_path):
         saved = {"config.json": PRETRAINED, "model.safetensors": "", "vocab.txt": ""}
         folder = fill(tmp_path / "out", saved)
@@ -253,12 +241,12 @@ class TestReplacement:
         refuse(fill(folder, {name: "mine"}), name)
 
     @pytest.mark.parametrize(
-        "files",
+        ("config", "other"),
         [
-            {"config.json": '{"lr": 0.1}', "model.safetensors": "mine", "vocab.txt": "mine"},
-            *({"config.json": text, "model.safetensors": "mine"} for text in ("[]", "", "\0")),
-            {"config.json": PRETRAINED, "vocab.txt": "mine"},
+            ('{"lr": 0.1}', "model.safetensors"),
+            ("\0", "model.safetensors"),
+            (PRETRAINED, "vocab.txt"),
         ],
     )
-    def test_a_folder_that_save_pretrained_did_not_write_is_kept(self, files, tmp_path):
-        refuse(fill(tmp_path / "out", files), *files)
+    def test_a_folder_that_save_pretrained_did_not_write_is_kept(self, config, other, tmp_path):
+        refuse(fill(tmp_path / "out", {"config.json": config, other: "mine"}), "config.json", other)

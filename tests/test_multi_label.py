@@ -6,17 +6,16 @@ import warnings
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import pytest
 import torch
 from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -24,10 +23,8 @@ from transformers import AutoModelForSequenceClassification
 
 from isoadapt import (
     AdaptedEncoder,
-    ClusterIsotropy,
     CosRegAdapter,
     FlowAdapter,
-    IsoBN,
     IsotropyLayer,
     IStarAdapter,
     LinearHead,
@@ -99,14 +96,9 @@ class TestHead:
         "y",
         [
             NAMED,
-            NAMED.astype(pd.SparseDtype(int, 0)),
             pl.from_pandas(NAMED),
-            pa.Table.from_pandas(NAMED),
             pd.DataFrame(Y, columns=[7, 1, 2]),  # numbers keep their places
-            pl.DataFrame(Y),
             csr_array(Y),
-            torch.from_numpy(Y),
-            Y == 1,
         ],
         ids=lambda y: type(y).__module__,
     )
@@ -131,15 +123,9 @@ LISTS = [["toxic", "rude"] if row[0] else ["spam"] for row in Y]
         (HEAD, NAMED.rename(columns={"spam": "ham"}), "'ham'.*'toxic'"),
         ("logistic", Y + 1, "indicator matrix"),
         (ONE_LABEL, Y, "one label"),
-        (FrozenEstimator(RidgeClassifier().fit(X, Y[:, 0])), Y, "one label"),
-        *((head, LISTS, "MultiLabelBinarizer") for head in (HEAD, ONE_LABEL, "logistic")),
-        (HEAD, [["toxic", "rude"]] * 240, "MultiLabelBinarizer"),
-        ("logistic", pd.Series(list(map(set, LISTS))), "MultiLabelBinarizer"),
-        (ONE_LABEL, pa.array(LISTS), "MultiLabelBinarizer"),
-        (HEAD, [{"toxic": 1}, {"rude": 1}] * 120, "MultiLabelBinarizer"),
+        (HEAD, LISTS, "MultiLabelBinarizer"),
+        ("logistic", LISTS, "MultiLabelBinarizer"),
         (MultiOutputClassifier(LogisticRegression()), Y[:, 0], "OneVsRestClassifier"),
-        (ClassifierChain(LogisticRegression()), NAMED[["toxic"]], "OneVsRestClassifier"),
-        (LogisticRegression(), Y, "OneVsRestClassifier"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:A column-vector y")
@@ -151,24 +137,22 @@ def test_other_labels_are_refused_with_the_way_out(head, y, message):
             call(X, y)
 
 
-@pytest.mark.parametrize("adapter", [Whitening(), IsoBN()], ids=class_name)
 @pytest.mark.usefixtures("fixed_penalty")
-def test_adapters_that_refit_warn_of_a_new_head(adapter):
-    cases = [(ONE_LABEL, WORD), (ONE_LABEL, Y), (HEAD, Y[:, 0]), (HEAD, WORD), (HEAD, Y[:, :2])]
-    for head, y in [*cases, (VALUE, X[:, :2])]:
+def test_adapters_that_refit_warn_of_a_new_head():
+    for head, y in ((ONE_LABEL, WORD), (ONE_LABEL, Y), (HEAD, WORD), (VALUE, X[:, :2])):
         with pytest.warns(UserWarning, match="unknown to the given head"):
-            fitted = clone(adapter).set_params(head=head).fit(X, y)
+            fitted = Whitening(head=head).fit(X, y)
         new = "ridge" if head is VALUE else "logistic"
-        expected = clone(adapter).set_params(head=new).fit(X, y)
+        expected = Whitening(head=new).fit(X, y)
         np.testing.assert_array_equal(fitted.predict(X), expected.predict(X))
-        assert fitted.head_.multi_label_ == (y.ndim == 2 and new == "logistic")
+        assert fitted.head_.multi_label_ == (y is Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        clone(adapter).set_params(head=HEAD).fit(X, Y)
+        Whitening(head=HEAD).fit(X, Y)
         warnings.filterwarnings("ignore", "y contains labels unknown")
         for head, y, way_out in ((ONE_LABEL, X[:, 0], "head='ridge'"), (VALUE, WORD, "y holds")):
             with pytest.raises(ValueError, match=way_out):
-                clone(adapter).set_params(head=head).fit(X, y)
+                Whitening(head=head).fit(X, y)
 
 
 # Training.
@@ -177,9 +161,7 @@ KINDS = [
     (IsotropyLayer(**ONE), OneVsRestClassifier(LogisticRegression())),
     (IStarAdapter(**ONE), HEAD),
     (FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE), "logistic"),
-    (LogitPreservingWhitening(), RidgeClassifier()),
     (Whitening("pca", n_components=3), "logistic"),
-    (ClusterIsotropy(random_state=0), HEAD),
     (Whitening(), FrozenEstimator(MultiOutputClassifier(LogisticRegression()).fit(X, Y))),
 ]
 
@@ -283,13 +265,10 @@ def test_adapters_are_compared_by_the_share_of_right_rows():
 
 def test_a_penalty_of_ones_own_is_given_the_indicators():
     given = []
-    PenaltyAdapter(lambda Z, labels: given.append(labels) or Z.square().mean(), HEAD, **ONE).fit(
-        X, Y
-    )
+    penalty = lambda Z, labels: given.append(labels) or Z.square().mean()  # noqa: E731
+    PenaltyAdapter(penalty, HEAD, **ONE).fit(X, Y)
     assert (given[0].dtype, given[0].shape[1:]) == (torch.int64, (3,))
     assert set(given[0].unique().tolist()) == {0, 1}
-    with pytest.raises(ValueError, match="preserve='differences'"):
-        LogitPreservingWhitening(HEAD, preserve="differences").fit(X)
 
 
 # Checkpoints.
@@ -324,15 +303,15 @@ def test_adapted_encoders_are_fitted_to_an_indicator_matrix(folder, split):
     np.testing.assert_allclose(head.outputs(kept.transform(TEXTS)), head.outputs(X), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["several labels", "one label"])
 @pytest.mark.usefixtures("fixed_penalty")
-def test_a_head_of_the_other_kind_is_replaced_with_a_warning(kind, folder, checkpoint):
-    several = kind == "several labels"
-    y, source = (TARGETS, checkpoint) if several else (TARGETS[:, 0], folder)
-    for adapter in (IsotropyLayer(**ONE), Whitening()):
+def test_a_head_of_the_other_kind_is_replaced_with_a_warning(folder, checkpoint):
+    for source, adapter, y in (
+        (checkpoint, IsotropyLayer(**ONE), TARGETS),
+        (folder, Whitening(), TARGETS[:, 0]),
+    ):
         with pytest.warns(UserWarning, match="labels unknown to the checkpoint's head"):
             model = AdaptedEncoder(source, adapter).fit(TEXTS, y)
-        assert model.head_.multi_label_ == several
+        assert model.head_.multi_label_ == (y.ndim == 2)
         assert model.predict(TEXTS).shape == y.shape
 
 
@@ -349,18 +328,12 @@ def test_it_is_saved_and_merged_with_its_labels(folder, split, tmp_path):
     own, merged = (json.loads((path / "config.json").read_text()) for path in (folder, out))
     assert merged["problem_type"] == "multi_label_classification"
     assert merged["id2label"] == own["id2label"]
-    own = LinearHead(2 * head.coef_, 2 * head.intercept_, multi_label=True)
-    adapter = Whitening(head=own, head_training="frozen", strength=0.0, shrinkage=0.1).fit(X)
-    out = merge_into_checkpoint(adapter, folder, tmp_path / "own")
-    np.testing.assert_allclose(own_logits(out), own.outputs(adapter.transform(X)), atol=1e-4)
 
 
-@pytest.mark.usefixtures("fixed_penalty")
 def test_a_head_of_another_kind_is_not_merged(folder, split, checkpoint, tmp_path):
     _, head, X = split
     for adapter, target in (
         (Whitening(head="ridge").fit(X, TARGETS), folder),
-        (Whitening(head="logistic").fit(X, rng.integers(0, 3, 60)), folder),
         (LogitPreservingWhitening(head).fit(X), checkpoint),
     ):
         with pytest.raises(ValueError, match="multi-label"):
