@@ -219,7 +219,8 @@ def test_clone_and_fit_give_the_same_object_and_copies_are_as_frozen():
         for again in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
             np.testing.assert_array_equal(again.predict(X4), ours.predict(X4))
             assert clone(again) is again
-            assert not (again.coef_.flags.writeable or again.intercept_.flags.writeable)
+            for array in (again.coef_, again.intercept_):
+                assert not array.flags.writeable
     assert ours.get_params() == {}
     with pytest.raises(ValueError, match="coef"):
         ours.set_params(coef=np.zeros((3, 4)))
