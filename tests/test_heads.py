@@ -4,9 +4,7 @@ import copy
 import pickle
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from scipy.sparse import csr_matrix, issparse
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.compose import TransformedTargetRegressor
@@ -197,19 +195,6 @@ def test_score_is_weighted_accuracy_or_r2():
     assert regressor().score(X4, values, weights) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_containers_and_narrow_numbers_are_computed_in_float64():
-    ours, X = head(2, classes=[0, 1]), X4.astype(np.float32)
-    np.testing.assert_array_equal(ours.outputs(X), ours.outputs(X.astype(np.float64)))
-    for other in (torch.tensor(X4), pd.DataFrame(X4), X4.tolist()):
-        np.testing.assert_array_equal(ours.predict_proba(other), ours.predict_proba(X4))
-    half = torch.tensor(X).bfloat16()
-    rows, y = half.float().numpy(), (half[:, 0] > 0).int()
-    np.testing.assert_array_equal(ours.predict_proba(half), ours.predict_proba(rows))
-    given = LinearHead(torch.nn.Parameter(half[:2]), half[0, :2], classes=[0, 1])
-    np.testing.assert_array_equal(given.coef_, rows[:2])
-    assert given.score(half, y) == given.score(rows, y.numpy())
-
-
 # Frozen.
 
 
@@ -221,22 +206,16 @@ def test_clone_and_fit_give_the_same_object_and_copies_are_as_frozen():
             assert clone(again) is again
             for array in (again.coef_, again.intercept_):
                 assert not array.flags.writeable
+    given = np.ones((2, 3))
+    frozen = LinearHead(given, np.ones(2))
+    given[0] = 9  # the caller's own stays writable
+    assert not (frozen.coef_ == 9).any()
     assert ours.get_params() == {}
     with pytest.raises(ValueError, match="coef"):
         ours.set_params(coef=np.zeros((3, 4)))
     assert not hasattr(ours, "predict_proba")
     assert is_regressor(make_pipeline(StandardScaler(), ours))
     check_is_fitted(ours)
-
-
-def test_arrays_are_copies_and_read_only():
-    given = np.ones((2, 3)), np.ones(2), np.array([4, 5])
-    ours = LinearHead(*given)
-    for array, own in zip(given, (ours.coef_, ours.intercept_, ours.classes_), strict=True):
-        array[0] = 9  # the caller's own stay writable
-        assert not (own == 9).any()
-        with pytest.raises(ValueError, match="read-only"):
-            own[0] = 9
 
 
 # What is refused.
@@ -247,7 +226,6 @@ def test_arrays_are_copies_and_read_only():
     [
         (lambda: LinearHead(np.ones((2, 3)), np.ones(3)), "intercept"),
         (lambda: LinearHead(np.full((2, 3), np.nan), np.ones(2)), "coef"),
-        (lambda: LinearHead(np.ones((2, 3)), np.array([0, np.inf])), "intercept"),
         (lambda: LinearHead(np.ones((2, 3)), np.ones(2), ["a", "b", "c"]), "classes"),
         (lambda: LinearHead(np.ones((3, 3)), np.ones(3), [1, 2, 1]), "classes"),
         (lambda: LinearHead(np.eye(2), [0, 0], np.array(["a", 1], dtype=object)), "classes"),

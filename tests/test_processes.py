@@ -17,15 +17,8 @@ from sklearn import config_context
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import Pipeline
 
-from isoadapt import (
-    AdaptedEncoder,
-    IStarAdapter,
-    TeacherReadout,
-    TransformerEncoder,
-    Whitening,
-)
+from isoadapt import AdaptedEncoder, IStarAdapter, TeacherReadout, TransformerEncoder, Whitening
 from isoadapt.geometry import Moments
-from isoadapt.metrics import isoscore
 from tests.tiny_models import WORDS, make_model, make_tokenizer, save_pair
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -276,8 +269,5 @@ def test_workers_reduce_and_adapt_their_blocks_also_if_one_is_killed(tmp_path):
         for name, value in Moments().update(whole).to_arrays().items():
             found, size = fitted.moments_.to_arrays()[name], np.abs(value).max()
             np.testing.assert_allclose(found, value, rtol=0, atol=1e-12 * size, err_msg=name)
-        assert isoscore(rows) == pytest.approx(isoscore(whole), abs=1e-12)
         adapted = fitted.transform(rows).compute()
         np.testing.assert_allclose(adapted, fitted.transform(whole), rtol=1e-9, atol=1e-9)
-        with pytest.raises(ValueError, match="block 1: Input X contains NaN"):
-            Whitening().fit(da.where(rows == whole[1500, 0], np.nan, rows))
