@@ -170,20 +170,19 @@ def test_labels_are_reported_each_on_its_rows(labelled):
 @FEW
 def test_figures_of_a_label_that_are_not_defined_are_nan():
     X = cloud(60, 5)
-    few = isotropy_report(X, labels=["few"] * 3 + ["many"] * 57)
-    assert math.isnan(few.labels["few"].isoscore_corrected)
-    assert few.labels["few"].isoscore == pytest.approx(isoscore(X[:3]), abs=1e-10)
-    X[:5] = X[5:6]
-    X[0] += 1
-    report = isotropy_report(X, labels=["twins"] * 5 + ["many"] * 55)
+    X[3:8] = X[8:9]
+    X[3] += 1
+    report = isotropy_report(X, labels=["few"] * 3 + ["twins"] * 5 + ["many"] * 52)
+    assert math.isnan(report.labels["few"].isoscore_corrected)
+    assert report.labels["few"].isoscore == pytest.approx(isoscore(X[:3]), abs=1e-10)
     assert math.isnan(report.labels["twins"].two_nn)
+    assert not math.isnan(report.labels["many"].two_nn)
 
 
 def test_figures_of_neighbours_come_from_a_sample_that_the_report_names(monkeypatch):
     X = cloud(400, 3)
     whole = isotropy_report(X)
     assert whole.n_sampled == 400
-    assert "drawn" not in str(whole)
     monkeypatch.setattr(_report, "_SAMPLED", 100)
     sampled = isotropy_report(X)
     assert sampled.n_sampled == 100
@@ -250,14 +249,12 @@ def test_report_reads_well_and_holds_its_figures(labelled):
     names |= {"EV1": "ev1", "EV3": "ev3", "anisotropy_1": "anisotropy1"}
     names |= {"mean cosine": "mean_cosine", "hubness": "hubness", "TwoNN dimension": "two_nn"}
     for title, name in names.items():
-        value, healthy, collapsed = line_of(report, title).split()[:3]
-        assert value == f"{getattr(report, name):.4g}"
         reference = [f"{figure:.4g}" for figure in REFERENCES.get(name, ())] or ["-", "-"]
-        assert [healthy, collapsed] == reference
+        wanted = [f"{getattr(report, name):.4g}", *reference]
+        assert line_of(report, title).split()[:3] == wanted
     assert line_of(report, "effective rank / d").endswith(f"{report.effective_rank:.4g} of 5")
     assert line_of(report, "label a:").startswith(f"n={report.labels['a'].n_samples},")
     again = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert again["labels"]["b"]["ev1"] == report.labels["b"].ev1
     assert again["labels"]["b"]["mean_profile"] == report.labels["b"].mean_profile.tolist()
     assert set(again) == {field.name for field in dataclasses.fields(report)}
     pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -285,15 +282,14 @@ def test_references_are_the_figures_of_both_encoders(encoder, shared):
 
 
 def test_report_warns_once_of_fewer_rows_than_three_times_the_features():
-    for rows, labels, message in (
-        (15, None, None),
-        (14, None, "n_samples=14 is less than 15 = 3 × n_features"),
-        (60, ["a"] * 14 + ["b"] * 10 + ["c"] * 36, "2 of 3 labels have fewer rows than 15 = "),
-    ):
-        with warnings.catch_warnings(record=True) as record:
-            warnings.simplefilter("always")
-            isotropy_report(cloud(rows, 5), labels=labels)
-        assert [message in str(each.message) for each in record] == [True] * (message is not None)
+    labels = ["a"] * 14 + ["b"] * 10 + ["c"] * 36
+    with pytest.warns(UserWarning, match="n_samples=14 is less than 15 = 3 × n_features"):
+        isotropy_report(cloud(14, 5))
+    with pytest.warns(UserWarning, match="2 of 3 labels have fewer rows than 15 = "):
+        isotropy_report(cloud(60, 5), labels=labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        isotropy_report(cloud(15, 5))
 
 
 # What goes in.
@@ -344,7 +340,6 @@ def test_matrices_without_a_variance_that_fits_into_float64_are_refused(metric):
         *[(lambda X, k=k: anisotropy(X, k=k), "k=") for k in (0, 6, 1.5, "2", None)],
         (lambda X: isoscore(X[:3], bias_corrected=True), "4"),
         *[(lambda X, zeta=z: isoscore_star(X, zeta=zeta), "zeta") for z in (-0.01, 1.01, np.nan)],
-        (lambda X: isoscore_star(X, np.eye(4)), "prior_cov"),
         (lambda X: isoscore_star(X, np.triu(np.ones((5, 5)))), "prior_cov"),
         (lambda X: two_nn(X, discard=1), "discard"),
         (lambda X: isotropy_report(X, labels=["a"] * 29), "labels"),

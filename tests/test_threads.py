@@ -104,7 +104,7 @@ def fit(scoring, n, d, **parameters):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, d)) * np.linspace(0.1, 1, d)
     head = LinearHead(rng.normal(size=(2, d)), np.zeros(2), [0, 1])
-    parameters |= {"max_epochs": 2, "random_state": 0, "device": "cpu"}
+    parameters |= {"max_epochs": 1, "random_state": 0, "device": "cpu"}
     IsotropyLayer(head, scoring=scoring, **parameters).fit(X, head.predict(X))
 
 
