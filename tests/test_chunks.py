@@ -193,8 +193,6 @@ BAD = [
     (lambda X: np.split(nan_in(X, 250), 3), "chunk 2: Input X contains NaN"),
     (lambda X: [np.full((9, 6), 0.1)] * 3, "constant: all 27"),
     (lambda X: da.from_array(nan_in(X, 150), chunks=(50, 6)), "block 3: Input X contains NaN"),
-    (lambda X: da.from_array(X[:, 0], chunks=50), "2D"),
-    (lambda X: (blocks := da.from_array(X))[:, blocks[0] > 5], "number of features is unknown"),
     (lambda X: da.full((40, 6), 0.1, chunks=(9, 2)), "constant: all 40"),
 ]
 

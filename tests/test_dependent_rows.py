@@ -96,7 +96,6 @@ def test_every_container_gives_the_score_of_the_groups(shape, tmp_path):
     order = np.random.default_rng(1).permutation(len(X))
     assert isoscore(X[order], True, groups[order]) == pytest.approx(score, rel=1e-12)
     assert isoscore(1e60 * X + 3, True, groups) == pytest.approx(score, rel=1e-9)
-    assert isoscore(X, groups=groups) == isoscore(X)
 
 
 def test_groups_of_equal_rows_count_once_also_with_labels():

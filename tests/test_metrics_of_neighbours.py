@@ -85,7 +85,6 @@ def test_overlap_counts_common_neighbours():
     ("call", "word"),
     [
         (lambda: similarity_correlation(draw(5, 3), draw(5, 4), [*range(5)]), "A has shape"),
-        (lambda: similarity_correlation(draw(5, 3), draw(5, 3), [1] * 5), "scores"),
         (lambda: similarity_correlation(draw(3, 3), draw(3, 3, 1), [0, 1, np.nan]), "scores"),
         (lambda: retrieval_report(draw(2, 3), draw(4, 3), [0, 1], 10), "k=10"),
         (lambda: retrieval_report(draw(2, 3), draw(4, 3), [0, []], 2), r"relevant\[1\]"),

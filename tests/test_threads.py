@@ -1,5 +1,6 @@
 """The number of threads of torch and BLAS: one in small fits, and afterwards as before."""
 
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -7,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import OpenBLASController, ThreadpoolController, threadpool_limits
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt._utils.devices import one_blas_thread_if_small
@@ -19,9 +20,15 @@ def in_new_thread(function):
         return pool.submit(function).result()
 
 
+@functools.cache
+def blas():
+    """Loaded libraries, found once because that takes long."""
+    return ThreadpoolController().select(user_api="blas")
+
+
 def blas_threads():
     """Number of threads of NumPy's BLAS; one built with OpenMP, as of faiss, has one per thread."""
-    libraries = ThreadpoolController().select(user_api="blas").info()
+    libraries = blas().info()
     return next(
         each["num_threads"] for each in libraries if each.get("threading_layer") != "openmp"
     )
@@ -37,7 +44,7 @@ def three():
     """Three threads of torch here and by default, two of BLAS, and nothing left behind."""
     before, default = torch.get_num_threads(), in_new_thread(torch.get_num_threads)
     torch.set_num_threads(3)
-    with threadpool_limits(2, user_api="blas"):
+    with blas().limit(limits=2):
         OpenBLASController.clear_controlling_thread()  # so that other Python threads may change it
         yield
     torch.set_num_threads(before)
