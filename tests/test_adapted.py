@@ -1,6 +1,5 @@
 """AdaptedEncoder: an encoder, an adapter and the checkpoint's head as one estimator."""
 
-import copy
 import pickle
 import shutil
 import warnings
@@ -15,14 +14,12 @@ from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
-from sklearn.pipeline import make_pipeline
+from sklearn.model_selection import GridSearchCV, GroupKFold
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from isoadapt import (
     AdaptedEncoder,
     EmbeddingCache,
-    FlowAdapter,
     IsoBN,
     IsotropyLayer,
     LinearHead,
@@ -33,13 +30,7 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt.encoders import release
-from isoadapt.interop import (
-    export_onnx,
-    load_adapter,
-    merge_into_checkpoint,
-    save_adapter,
-    to_sentence_transformer,
-)
+from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model, save_pair
 
@@ -89,17 +80,13 @@ class TestParts:
         for method in ("transform", "predict_proba", "predict_log_proba", "decision_function"):
             expected = getattr(layer, method)(X)
             np.testing.assert_array_equal(getattr(fitted, method)(TEXTS), expected)
-        assert fitted.score(TEXTS, Y) == layer.score(X, Y)
+        weights = GIVEN["sample_weight"]
+        assert fitted.score(TEXTS, Y, sample_weight=weights) == layer.score(X, Y, weights)
         np.testing.assert_array_equal(fitted.head_.coef_, head.coef_)
-        assert list(fitted.classes_) == [0, 1, 2]
         assert is_classifier(fitted)
-        again = clone(fitted).fit(TEXTS, Y)
-        np.testing.assert_array_equal(again.transform(TEXTS), layer.transform(X))
 
     @pytest.mark.parametrize("kind", ["whitening", "readout"])
-    def test_transform_predict_is_both_in_one_pass(
-        self, kind, taught, checkpoint, tmp_path, monkeypatch
-    ):
+    def test_transform_predict_is_both_in_one_pass(self, kind, taught, checkpoint, monkeypatch):
         model = taught
         if kind == "whitening":
             model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(TEXTS, Y)
@@ -111,17 +98,10 @@ class TestParts:
             np.testing.assert_array_equal(found, wanted)
         assert encoded == [60]
 
-    @pytest.mark.parametrize("kind", ["layer", "readout"])
-    def test_weights_and_groups_reach_the_adapter_and_the_score(
-        self, kind, split, fitted, taught, teacher
-    ):
-        head, X = split
-        model, inner, targets = clone(fitted), quick(head=head), Y
-        if kind == "readout":
-            model = clone(taught).set_params(adapter__ridge="auto")
-            X = taught.pipeline_["encoder"].transform(TEXTS)
-            inner = TeacherReadout(taught.head_)
-            targets = TransformerEncoder(teacher).transform(TEXTS)
+    def test_weights_and_groups_reach_the_adapter_and_the_score(self, taught, teacher):
+        model, inner = clone(taught).set_params(adapter__ridge="auto"), TeacherReadout(taught.head_)
+        X = taught.pipeline_["encoder"].transform(TEXTS)
+        targets = TransformerEncoder(teacher).transform(TEXTS)
         whole = clone(model).fit(TEXTS, Y, **GIVEN)
         expected, plain = (clone(inner).fit(X, targets, **given) for given in (GIVEN, {}))
         np.testing.assert_array_equal(whole.transform(TEXTS), expected.transform(X))
@@ -133,7 +113,7 @@ class TestParts:
         with config_context(enable_metadata_routing=True):
             model.set_fit_request(sample_weight=True, groups=True)
             model.set_score_request(sample_weight=True)
-            grid = {name: [value] for name, value in model.get_params().items() if "ridge" in name}
+            grid = {"adapter__ridge": ["auto"]}
             search = GridSearchCV(model, grid, cv=GroupKFold(2)).fit(TEXTS, Y, **GIVEN)
         np.testing.assert_array_equal(search.transform(TEXTS), whole.transform(TEXTS))
 
@@ -147,30 +127,14 @@ class TestParts:
         model.set_params(encoder__max_length=5, adapter=readout(), teacher__max_length=7)
         assert (model.encoder.pooling, model.encoder.max_length) == ("readout", 5)
         assert clone(model).teacher.max_length == model.get_params()["teacher__max_length"] == 7
-        model = AdaptedEncoder(str(checkpoint), readout(), teacher=str(teacher))
-        model.set_params(encoder__max_length=5, adapter=None, adapter__alpha=0.5, teacher=None)
-        assert (model.encoder.pooling, model.adapter.alpha) == ("auto", 0.5)
 
     def test_without_a_head_it_transforms_only(self, tmp_path):
         folder = save_model(tmp_path / "bare", kind="AutoModel")
         bare = AdaptedEncoder(folder, Whitening()).fit(TEXTS)
-        assert bare.head_ is None
-        for name in ("predict", "transform_predict"):
-            assert not hasattr(bare, name)
+        assert not hasattr(bare, "predict")
         assert 0 < bare.score(TEXTS) <= 1
         assert bare.get_feature_names_out()[0] == "whitening0"
-        assert bare.set_output(transform="pandas").transform(TEXTS).shape == (60, 16)
         assert AdaptedEncoder(folder, quick()).fit(TEXTS, Y).score(TEXTS, Y) > 0.3
-
-    def test_searches_set_parameters_of_both_parts(self, fitted, taught):
-        grid = {"encoder__max_length": [4, 12], "adapter__alpha": [0.2, 1.0]}
-        search = GridSearchCV(clone(fitted), grid, cv=2).fit(TEXTS, Y)
-        assert len(set(search.cv_results_["mean_test_score"])) > 1
-        search = AdapterSearchCV(clone(taught), {"adapter__ridge": [0.1, 1]}, cv=2)
-        with pytest.warns(UserWarning, match="with a teacher"):
-            search.fit(TEXTS, Y)
-        expected = clone(taught).set_params(**search.best_params_).fit(TEXTS)
-        np.testing.assert_array_equal(search.transform(TEXTS), expected.transform(TEXTS))
 
     @pytest.mark.parametrize(
         ("change", "word"),
@@ -178,7 +142,6 @@ class TestParts:
             ({"encoder": 3}, "'encoder'"),
             ({"teacher": 3}, "'teacher'"),
             ({"adapter": quick(head=LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 7]))}, "labels"),
-            ({"adapter": LogitPreservingWhitening(), "groups": Y}, "groups"),
             ({"y": None}, "y"),
             ({"texts": [*TEXTS[:-1], None]}, "None"),
             ({"adapter": readout()}, "teacher=None"),
@@ -188,8 +151,6 @@ class TestParts:
     def test_what_does_not_fit_is_refused(self, change, word, checkpoint):
         change = {"encoder": checkpoint, "adapter": quick(), "teacher": None} | change
         given = {"X": change.pop("texts", TEXTS), "y": change.pop("y", Y)}
-        if "groups" in change:
-            given["groups"] = change.pop("groups")
         with pytest.raises((TypeError, ValueError), match=word):
             AdaptedEncoder(**change).fit(**given)
 
@@ -206,20 +167,18 @@ class TestHeads:
             np.testing.assert_array_equal(model.head_.coef_, split[0].coef_)
         assert not [warning for warning in recwarn if "checkpoint" in str(warning.message)]
 
-    @pytest.mark.parametrize("names", [["a", "b", "c"], [0, 1, 2]])
-    def test_a_head_that_is_set_goes_before_the_checkpoints(self, names, checkpoint, split):
-        y, X = np.array(names)[Y], split[1]
+    def test_a_head_that_is_set_goes_before_the_checkpoints(self, checkpoint, split):
+        y, X = np.array(["a", "b", "c"])[Y], split[1]
         model = LogisticRegression(C=0.5).fit(X.astype(np.float64), y)
         expected = LinearHead.from_estimator(model)
         for head in (LogisticRegression(C=0.5), FrozenEstimator(model), expected):
             whole = AdaptedEncoder(checkpoint, LogitPreservingWhitening(head)).fit(TEXTS, y)
             np.testing.assert_allclose(whole.head_.coef_, expected.coef_, atol=1e-9)
-            assert whole.classes_.tolist() == names
-        ridge = AdaptedEncoder(checkpoint, quick(head="ridge")).fit(TEXTS, X[:, 0])
-        assert is_regressor(ridge)
+            assert whole.classes_.tolist() == ["a", "b", "c"]
+        assert is_regressor(AdaptedEncoder(checkpoint, quick(head="ridge")).fit(TEXTS, X[:, 0]))
 
     @pytest.mark.usefixtures("fixed_penalty")
-    @pytest.mark.parametrize("adapter", [quick(), quick(head=None), Whitening(), IsoBN()])
+    @pytest.mark.parametrize("adapter", [quick(head=None), IsoBN()])
     def test_labels_unknown_to_the_checkpoint_are_learnt(self, adapter, checkpoint, split):
         order = np.argsort(np.argsort(split[1][:, 0])) // 20  # what can be learnt
         for labels in (["a", "b", "c"], [0, 1, 3]):
@@ -235,15 +194,13 @@ class TestHeads:
             assert AdaptedEncoder(checkpoint, explicit).fit(TEXTS, y).score(TEXTS, y) > 0.6
 
 
-@pytest.fixture(scope="module", params=["own names", "defaults", "fine-tuned on names"])
+@pytest.fixture(scope="module", params=["own names", "fine-tuned on names"])
 def named(request, tmp_path_factory):
     """A folder, its names by id, its head and the embeddings."""
-    folder, names = tmp_path_factory.mktemp("named"), ["LABEL_0", "LABEL_1", "LABEL_2"]
+    folder, names = tmp_path_factory.mktemp("named"), ["positive", "negative", "Neutral"]
     options = {"isoadapt_label_names": True} if "tuned" in request.param else {}
-    if request.param != "defaults":
-        names = ["positive", "negative", "Neutral"]
-        options["id2label"] = dict(enumerate(names))
-    encoder, head = load_checkpoint(save_model(folder, **options))
+    save_model(folder, id2label=dict(enumerate(names)), **options)
+    encoder, head = load_checkpoint(folder)
     return folder, names, head, encoder.transform(TEXTS)
 
 
@@ -254,47 +211,36 @@ class TestNames:
     def test_names_give_what_ids_give(self, named, recwarn):
         folder, names, *_ = named
         y, order = np.array(names)[Y], np.argsort(names)
-        flow = FlowAdapter(alpha=0.5, max_epochs=1, random_state=0)
-        for adapter in (quick(), quick(head=None), LogitPreservingWhitening(), Whitening(), flow):
+        for adapter in (quick(), LogitPreservingWhitening(), Whitening()):
             by_name = AdaptedEncoder(folder, adapter).fit(TEXTS, y)
             by_id = AdaptedEncoder(folder, adapter).fit(TEXTS, Y)
             assert by_name.classes_.tolist() == sorted(names)
             found, wanted = by_name.predict_proba(TEXTS), by_id.predict_proba(TEXTS)[:, order]
             # Training splits the rows of each class by the order of the classes.
             np.testing.assert_allclose(found, wanted, atol=0.02)
-            predicted = by_name.predict(TEXTS)
-            np.testing.assert_array_equal(predicted, np.sort(names)[found.argmax(axis=1)])
-            assert by_name.score(TEXTS, y) == accuracy_score(y, predicted)
+            assert by_name.score(TEXTS, y) == accuracy_score(y, by_name.predict(TEXTS))
         assert not [each for each in recwarn if "unknown" in str(each.message)]
 
-    def test_of_matrices_in_searches_and_in_comparisons(self, named):
+    def test_of_matrices_and_in_searches(self, named):
         _, names, head, X = named
-        y, adapter = np.array(names)[Y], LogitPreservingWhitening(head)
+        y, grid, key = np.array(names)[Y], {"alpha": [0.2, 1.0]}, "mean_test_score"
         for labels in (y.astype(object), pd.Series(y, dtype="category"), y.tolist()):
             assert head.score(X, labels) == head.score(X, Y)
-            scores = cross_val_score(adapter, X, labels, cv=2, scoring="accuracy")
-            expected = cross_val_score(adapter, X, Y, cv=2, scoring="accuracy")
-            np.testing.assert_allclose(scores, expected, atol=0.05)
-        assert clone(adapter).fit(X, y).score(X, Y) == head.score(X, Y)
-        grid, key = {"alpha": [0.2, 1.0]}, "mean_test_score"
-        found, wanted = (
-            AdapterSearchCV(quick(head=head), grid, cv=2).fit(X, each) for each in (y, Y)
-        )
+        fitted = LogitPreservingWhitening(head).fit(X, y)
+        assert fitted.score(X, Y) == fitted.score(X, y) == head.score(X, Y)
+        search = AdapterSearchCV(quick(head=head), grid, cv=2)
+        found, wanted = (clone(search).fit(X, each) for each in (y, Y))
         np.testing.assert_allclose(found.cv_results_[key], wanted.cv_results_[key], atol=0.05)
         assert set(found.predict(X)) <= set(names)
 
     def test_a_merge_keeps_the_order_of_ids(self, named, tmp_path):
         folder, names, *_ = named
         tokens = AutoTokenizer.from_pretrained(folder)(TEXTS[:1], return_tensors="pt")
-        for adapter, write in (
-            (quick(), merge_into_checkpoint),
-            (LogitPreservingWhitening(), to_sentence_transformer),
-        ):
-            model = AdaptedEncoder(folder, adapter).fit(TEXTS, np.array(names)[Y])
-            out = write(model, folder, tmp_path / write.__name__)
-            merged = AutoModelForSequenceClassification.from_pretrained(out)
-            logits = merged(**tokens).logits[0].detach()[np.argsort(names)]
-            np.testing.assert_allclose(logits, model.decision_function(TEXTS[:1])[0], atol=1e-3)
+        model = AdaptedEncoder(folder, quick()).fit(TEXTS, np.array(names)[Y])
+        out = merge_into_checkpoint(model, folder, tmp_path / "merged")
+        merged = AutoModelForSequenceClassification.from_pretrained(out)
+        logits = merged(**tokens).logits[0].detach()[np.argsort(names)]
+        np.testing.assert_allclose(logits, model.decision_function(TEXTS[:1])[0], atol=1e-3)
 
 
 class TestTeacher:
@@ -307,9 +253,8 @@ class TestTeacher:
         np.testing.assert_array_equal(taught.transform(TEXTS), expected.transform(X))
         cosines = np.sum(taught.transform(TEXTS) * T, axis=1) / np.linalg.norm(T, axis=1)
         assert cosines.mean() > 0.95
-        for y in (np.array([f"kind {label}" for label in Y]), np.eye(3)[Y]):  # not used
-            again = clone(taught).fit(TEXTS, y)
-            np.testing.assert_array_equal(again.transform(TEXTS), taught.transform(TEXTS))
+        again = clone(taught).fit(TEXTS, np.array([f"kind {label}" for label in Y]))  # not used
+        np.testing.assert_array_equal(again.transform(TEXTS), taught.transform(TEXTS))
 
     @pytest.mark.parametrize("space", ["teacher", "head"])
     def test_predictions_are_those_of_the_checkpoint(self, space, split, checkpoint, teacher):
@@ -317,30 +262,21 @@ class TestTeacher:
         model = AdaptedEncoder(checkpoint, readout(space=space), teacher=teacher).fit(TEXTS)
         np.testing.assert_allclose(model.decision_function(TEXTS), head.outputs(h), atol=1e-5)
         np.testing.assert_array_equal(model.predict(TEXTS), head.predict(h))
-        pairs = list(zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True))
-        found = clone(model).fit(pairs).predict(pairs)
-        expected = head.predict(TransformerEncoder(checkpoint).transform(pairs))
-        np.testing.assert_array_equal(found, expected)
 
     def test_encoders_that_are_given_are_used_as_they_are(self, checkpoint, teacher, tmp_path):
-        several = TransformerEncoder(checkpoint, pooling=[("head_input", -1), ("mean", 1)])
-        assert AdaptedEncoder(several, readout(), teacher=teacher).fit(TEXTS).head_ is not None
         encoder = TransformerEncoder(checkpoint, pooling=[("mean", -1), ("mean", 1)])
         short = TransformerEncoder(teacher, max_length=4, cache=tmp_path)
         model = AdaptedEncoder(encoder, readout(), teacher=short).fit(TEXTS)
         assert EmbeddingCache(tmp_path).stats().rows == len(set(TEXTS))
         assert model.head_ is None
-        assert not hasattr(model, "predict")
         adapter, T = model.pipeline_["adapter"], short.transform(TEXTS)
         assert model.score(TEXTS, T) == adapter.score(encoder.transform(TEXTS), T) > 0.5
         with pytest.raises(ValueError, match="teacher's vectors"):
             model.score(TEXTS)
 
-    def test_tags_and_score_are_those_of_the_head(self, taught, split):
+    def test_tags_and_score_are_those_of_the_head(self, taught):
         assert is_classifier(taught)
-        assert not is_classifier(taught.pipeline_["adapter"])
         assert not is_classifier(clone(taught))  # the head is found by fit
-        assert is_classifier(clone(taught).set_params(adapter__head=split[0]))
         assert taught.score(TEXTS, Y) == accuracy_score(Y, taught.predict(TEXTS))
         with pytest.raises(ValueError, match=r"y=None.*r2_"):
             taught.score(TEXTS)
@@ -354,11 +290,8 @@ class TestSaving:
             loaded = joblib.load(tmp_path / "model.joblib")
             np.testing.assert_array_equal(loaded.predict(TEXTS), model.predict(TEXTS))
         live = TransformerEncoder((make_model().bert, make_tokenizer()))
-        own = clone(taught).set_params(teacher=live).fit(TEXTS)
         with pytest.raises(pickle.PicklingError, match="live model"):
-            pickle.dumps(own)
-        loaded = pickle.loads(pickle.dumps(own.set_params(teacher=None)))
-        np.testing.assert_array_equal(loaded.transform(TEXTS), own.transform(TEXTS))
+            pickle.dumps(clone(taught).set_params(teacher=live))
 
 
 class TestAnotherWorkingDirectory:
@@ -366,9 +299,6 @@ class TestAnotherWorkingDirectory:
 
     MAKERS = {  # noqa: RUF012
         "cache": lambda: AdaptedEncoder(TransformerEncoder("model", cache="cache"), Whitening()),
-        "pipeline": lambda: make_pipeline(
-            TransformerEncoder(Path("model"), cache=EmbeddingCache("cache")), Whitening()
-        ),
         "teacher": lambda: AdaptedEncoder("model", TeacherReadout(), teacher="base"),
     }
 
@@ -396,40 +326,18 @@ class TestAnotherWorkingDirectory:
         assert not list(places[1].iterdir())
         assert joblib.hash(self.MAKERS[name]()) == key == joblib.hash(clone(model))
 
-    @pytest.mark.slow
-    def test_an_export_finds_the_model(self, places, monkeypatch):
-        pytest.importorskip("onnxscript")
-        model = AdaptedEncoder("model", Whitening()).fit(TEXTS, Y)
-        monkeypatch.chdir(places[1])
-        assert export_onnx(model, "out/model.onnx").is_file()
-
-    def test_a_new_fit_reads_the_parameter_anew(self, places, monkeypatch):
-        model = AdaptedEncoder("model", Whitening()).fit(TEXTS, Y)
-        expected = model.transform(TEXTS)
-        monkeypatch.chdir(places[1])
-        with pytest.raises(OSError, match="model='model' is not a folder"):
-            clone(model).fit(TEXTS, Y)
-        save_model(Path("model"), "roberta")
-        np.testing.assert_allclose(model.transform(TEXTS), expected, atol=1e-6)
-        assert not np.allclose(clone(model).fit(TEXTS, Y).transform(TEXTS), expected)
-        encoder = model.pipeline_["encoder"]
-        twin, first = copy.copy(encoder), encoder.transform(TEXTS)
-        np.testing.assert_array_equal(encoder.set_params(verbose=0).transform(TEXTS), first)
-        assert not np.allclose(encoder.set_params(model="model").transform(TEXTS), first)
-        np.testing.assert_array_equal(twin.transform(TEXTS), first)
-
-    def test_a_model_that_moved_is_taken_only_if_it_is_the_same(self, places, monkeypatch):
-        """Its name in the working directory may be that of another one."""
+    def test_only_the_same_model_is_taken_and_a_new_fit_reads_anew(self, places, monkeypatch):
         here, there = places
         model = AdaptedEncoder("model", Whitening()).fit(TEXTS, Y)
         expected = model.transform(TEXTS)
         Path("model").rename("moved")
-        with pytest.raises(FileNotFoundError, match=f"{here}/model in fit"):
-            model.transform(TEXTS)
         monkeypatch.chdir(there)
+        with pytest.raises(OSError, match="model='model' is not a folder"):
+            clone(model).fit(TEXTS, Y)
         shutil.copytree(here / "base", "model")
         with pytest.raises(FileNotFoundError, match=f"{here}/model in fit.*{there}/model is not a"):
             pickle.loads(pickle.dumps(model)).transform(TEXTS)
-        shutil.rmtree("model")
-        (here / "moved").rename("model")
+        (here / "moved").rename(here / "model")
         np.testing.assert_allclose(model.transform(TEXTS), expected, atol=1e-6)
+        save_model(Path("model"), "roberta")
+        assert not np.allclose(clone(model).fit(TEXTS, Y).transform(TEXTS), expected)

@@ -3,8 +3,6 @@
 import ast
 import importlib
 import inspect
-import re
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -71,19 +69,11 @@ def test_imports_go_down_only_and_leaves_are_imported_by_the_command_line_only()
     assert not wrong
 
 
-def test_no_module_imports_itself_by_a_circle():
-    graph = {
-        module: imports(module) - {module, module.rpartition(".")[0]}
-        for module in MODULES
-        if MODULES[module].name != "__init__.py"
-    }
-    TopologicalSorter(graph).prepare()
-
-
 # Exported names have full numpydoc docstrings; everything else has one short paragraph.
 
 
-def exported():
+@pytest.fixture(scope="module")
+def names():
     """Names of the classes and functions in an `__all__`, and of their public methods."""
     found = set()
     public = [m for m in MODULES if not any(part.startswith("_") for part in m.split("."))]
@@ -97,11 +87,6 @@ def exported():
                 if str(getattr(each, "__module__", "")).startswith("isoadapt"):
                     found.add(f"{each.__module__}.{getattr(each, '__qualname__', '')}".strip("."))
     return found
-
-
-@pytest.fixture(scope="module")
-def names():
-    return exported()
 
 
 def docstrings(module):
@@ -123,10 +108,3 @@ def test_exported_names_have_full_docstrings(names):
     found = {name: validate(name)["errors"] for name in functions}
     faults = [(name, *each) for name in found for each in found[name] if each[0] not in ALLOWED]
     assert not faults
-
-
-def test_other_docstrings_have_no_sections_and_underlines_stand_alone(names):
-    """numpydoc takes a line that begins with dashes as the underline, and drops the rest of it."""
-    for name, text in (each for module in MODULES for each in docstrings(module)):
-        assert not re.search(r"^\s*-{3,}[ \t]+\S", text, re.MULTILINE), name
-        assert name in names or not re.search(r"^\s*-{3,}\s*$", text, re.MULTILINE), name

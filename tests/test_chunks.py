@@ -1,7 +1,6 @@
 """Whatever comes in chunks, or as a dask array, gives what one matrix gives, in little memory."""
 
 import tracemalloc
-from collections import deque
 
 import numpy as np
 import pandas as pd
@@ -9,14 +8,13 @@ import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from isoadapt import (
     AllButTheTop,
     ClusterIsotropy,
     FlowAdapter,
     IsoBN,
-    IsotropyLayer,
     LinearHead,
     LogitPreservingWhitening,
     Whitening,
@@ -30,7 +28,6 @@ from isoadapt.metrics import (
     isoscore_star,
     isotropy_report,
     mean_cosine_similarity,
-    partition_dispersion,
     partition_isotropy,
     two_nn,
 )
@@ -47,14 +44,7 @@ IN_CHUNKS = [
     IsoBN(),
     AllButTheTop(),
 ]
-AT_ONCE = [
-    Whitening(shrinkage="ledoit-wolf"),
-    Whitening(head="logistic"),
-    LogitPreservingWhitening(),
-    ClusterIsotropy(),
-    IsotropyLayer(),
-    FlowAdapter(),
-]
+AT_ONCE = [Whitening(shrinkage="ledoit-wolf"), Whitening(head="logistic"), FlowAdapter()]
 COVARIANCE_METRICS = [
     lambda X: isoscore_star(X, np.diag(np.arange(1.0, 7.0)), zeta=0.7),
     isoscore,
@@ -64,21 +54,12 @@ COVARIANCE_METRICS = [
     lambda X: anisotropy(X, k=1, center=True),
     effective_rank,
 ]
-AT_ONCE_METRICS = [
-    mean_cosine_similarity,
-    partition_isotropy,
-    partition_dispersion,
-    two_nn,
-    isotropy_report,
-]
 
 
-def make_rows():
+@pytest.fixture(scope="module")
+def X():
     rng = np.random.default_rng(0)
     return rng.normal(size=(300, 6)) @ rng.normal(size=(6, 6)) * [9, 2, 1, 1, 0.3, 0.1] + 5
-
-
-X = pytest.fixture(scope="module", name="X")(make_rows)
 
 
 @pytest.fixture(autouse=True)
@@ -100,10 +81,8 @@ def assert_same_map(ours, theirs):
 
 KINDS = {
     "generator": lambda X, parts, folder: (part for part in parts),
-    "list": lambda X, parts, folder: parts,
     "loader": lambda X, parts, folder: DataLoader(X, 70, collate_fn=np.stack),
     "tensors": lambda X, parts, folder: tuple(torch.tensor(p, requires_grad=True) for p in parts),
-    "frames": lambda X, parts, folder: map(pd.DataFrame, parts),
     "memmap": lambda X, parts, folder: mapped(X, folder),
     "moments": lambda X, parts, folder: Moments().update(X),
     "dask": lambda X, parts, folder: da.from_array(X, chunks=((0, 120, 180), 6)),
@@ -126,16 +105,6 @@ def test_chunks_give_the_fits_and_figures_of_the_matrix(kind, X, tmp_path, monke
         assert found == pytest.approx(metric(X), abs=1e-12)
 
 
-def test_fewer_rows_than_features_and_constant_columns():
-    wide = np.random.default_rng(0).normal(size=(9, 30))
-    for metric in COVARIANCE_METRICS[1:]:
-        assert metric(iter([wide[:4], wide[4:]])) == pytest.approx(metric(wide), abs=1e-12)
-    flat = np.where(np.arange(6) == 2, 0.1, make_rows())
-    for make in (lambda: np.split(flat, [7, 50]), lambda: Moments().update(flat)):
-        for adapter in (Whitening(), IsoBN()):
-            assert_same_map(clone(adapter).fit(make()), clone(adapter).fit(flat))
-
-
 def test_each_chunk_is_asked_for_once_and_partial_fit_goes_on(X):
     log = []
 
@@ -144,9 +113,6 @@ def test_each_chunk_is_asked_for_once_and_partial_fit_goes_on(X):
             log.append(number)
             yield part
 
-    moments = Moments().update(X)
-    Whitening().fit(moments).partial_fit(X)
-    assert moments.count == 300  # those that are passed are left alone
     Whitening().fit(chunks())
     isoscore(chunks())
     assert log == [0, 1, 2, 0, 1, 2]
@@ -164,11 +130,7 @@ def test_a_memory_map_of_any_dtype_is_never_held_as_a_whole(tmp_path, monkeypatc
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < rows.nbytes / 2  # float64 rows of one chunk: a 12th
-    for metric in (two_nn, Whitening(shrinkage="ledoit-wolf").fit):  # which need all rows
-        metric(given[:200])
-    fitted = Whitening().fit(given)
-    assert_same_map(fitted, Whitening().fit(rows.astype(np.float64)))
-    assert type(fitted.transform(given)) is np.ndarray
+    assert_same_map(Whitening().fit(given), Whitening().fit(rows.astype(np.float64)))
     rows[9_000] = np.nan
     for read in (Whitening().fit, isoscore):
         with pytest.raises(ValueError, match="rows 8800 to 9199: Input X contains NaN"):
@@ -181,7 +143,6 @@ def test_names_of_features_come_from_the_first_frame(X):
         assert list(Whitening().fit([frame[:100], frame[100:]]).feature_names_in_) == names
         with pytest.raises(ValueError, match="chunk 1: The feature names"):
             Whitening().fit([frame, frame[names[::-1]]])
-    assert not hasattr(Whitening().fit(frame).fit(iter([X])), "feature_names_in_")
 
 
 # Dask arrays; the workers of a cluster are in test_processes.py.
@@ -198,7 +159,6 @@ def test_transform_of_a_dask_array_is_lazy_and_of_the_right_kind(dtype, chunks, 
         lazy, wanted = fitted.transform(blocks), fitted.transform(rows)
         assert (lazy.dtype, lazy.shape) == (wanted.dtype, wanted.shape)
         assert lazy.chunks == (blocks.chunks[0], (wanted.shape[1],))
-        assert (type(lazy._meta), lazy._meta.dtype) == (np.ndarray, wanted.dtype)
         fitted.fit(2 * X)  # what was built before stays
         computed = lazy.compute()
         assert computed.dtype == wanted.dtype
@@ -206,10 +166,9 @@ def test_transform_of_a_dask_array_is_lazy_and_of_the_right_kind(dtype, chunks, 
 
 
 def test_maps_that_are_not_affine_and_unknown_numbers_of_rows(X):
-    flow = FlowAdapter(max_epochs=1, n_blocks=2, random_state=0)
-    for adapter in (ClusterIsotropy(random_state=0), flow):
-        lazy = adapter.fit(X).transform(da.from_array(X, chunks=(70, 6)))
-        np.testing.assert_allclose(lazy.compute(), adapter.transform(X), rtol=1e-9, atol=1e-9)
+    adapter = ClusterIsotropy(random_state=0).fit(X)
+    lazy = adapter.transform(da.from_array(X, chunks=(70, 6)))
+    np.testing.assert_allclose(lazy.compute(), adapter.transform(X), rtol=1e-9, atol=1e-9)
     blocks, kept = da.from_array(X, chunks=(70, 6)), X[:, 0] > 100 * (X[:, 0] > 5)
     some = blocks[blocks[:, 0] > 100 * (blocks[:, 0] > 5)]  # blocks of which some are empty
     assert np.isnan(some.shape[0])
@@ -230,19 +189,10 @@ def nan_in(X, row):
 BAD = [
     (lambda X: [], "2D"),
     (lambda X: iter([]), "X gave no rows.*make a fresh one"),
-    (lambda X: Moments(), "X gave no rows"),
-    (lambda X: [X[:1]], "1 row"),
     (lambda X: [X, X[:, :4]], "chunk 1.*4"),
     (lambda X: np.split(nan_in(X, 250), 3), "chunk 2: Input X contains NaN"),
-    (lambda X: iter([X, X[0]]), "chunk 1: Expected 2D"),
     (lambda X: [np.full((9, 6), 0.1)] * 3, "constant: all 27"),
-    (lambda X: Moments().update(nan_in(X, 0)), "NaN"),
-    (lambda X: [X, np.full((2, 6), "a")], "chunk 1: X holds 'a'"),
-    (lambda X: DataLoader(TensorDataset(torch.tensor(X), torch.arange(300)), 9), "chunk 0: a list"),
     (lambda X: da.from_array(nan_in(X, 150), chunks=(50, 6)), "block 3: Input X contains NaN"),
-    (lambda X: da.zeros((0, 6)), "X gave no rows"),
-    (lambda X: da.from_array(X[:, 0], chunks=50), "2D"),
-    (lambda X: (blocks := da.from_array(X))[:, blocks[0] > 5], "number of features is unknown"),
     (lambda X: da.full((40, 6), 0.1, chunks=(9, 2)), "constant: all 40"),
 ]
 
@@ -268,25 +218,14 @@ def test_what_needs_all_rows_says_so_with_the_way_out(X):
         for call in (*(clone(adapter).fit for adapter in AT_ONCE), lambda X, _: two_nn(X)):
             with pytest.raises(TypeError, match=way_out):
                 call(make(), y)
-    for metric in AT_ONCE_METRICS:
+    for metric in (mean_cosine_similarity, partition_isotropy, two_nn, isotropy_report):
         with pytest.raises(TypeError, match="rows at once"):
             metric([X])
     for call, way_out in (
         (lambda: Whitening(shrinkage="ledoit-wolf").fit([X]), "shrinkage='auto', 'oas'"),
-        (lambda: Whitening(head="logistic").fit([X], y), "head=None"),
         (lambda: fitted.predict(iter([X])), r"adapter.transform\(chunk\)"),
         (lambda: fitted.partial_fit([X]), "one chunk at a time"),
-        (lambda: fitted.fit([X], sample_weight=np.ones(300)), "sample_weight"),
         (lambda: fitted.transform(da.from_array(nan_in(X, 9), chunks=50)).compute(), "NaN"),
     ):
         with pytest.raises((TypeError, ValueError), match=way_out):
             call()
-
-
-def test_matrices_are_no_chunks(X):
-    rows_of_tensors = list(torch.tensor(X))
-    for matrix in (X.tolist(), list(X), rows_of_tensors, pd.DataFrame(X), pl.DataFrame(X)):
-        assert not _chunks.in_chunks(matrix)
-        assert isoscore(matrix) == pytest.approx(isoscore(X), abs=1e-14)
-    for other in ([], "text", b"bytes", {}, set(), None, 3.0, range(4), deque()):
-        assert not _chunks.in_chunks(other)

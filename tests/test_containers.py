@@ -1,8 +1,5 @@
 """Matrices, labels and weights from any container give the results of plain arrays, or an error."""
 
-import collections
-from decimal import Decimal
-
 import dask.bag
 import dask.dataframe
 import datasets
@@ -12,12 +9,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from numpy.lib.recfunctions import unstructured_to_structured
 
 from isoadapt import IsotropyLayer, LinearHead, TeacherReadout, Whitening
-from isoadapt._utils.containers import as_matrix, as_values
+from isoadapt._utils.containers import as_matrix
 from isoadapt.metrics import hubness, isoscore, isotropy_report
-from isoadapt.model_selection import compare_adapters
 
 rng = np.random.default_rng(0)
 # multiples of 1/8 below 16, which bfloat16 and float16 hold exactly
@@ -41,25 +36,15 @@ DATASET = datasets.Dataset.from_dict({"id": range(40), "e": ROWS, "y": Y, "name"
 TWICE = pa.table([V[:, 0], V[:, 1], V[:, 2], V[:, 3]], names=["a", "a", "b", "c"])
 
 VECTORS = {
-    "objects": V.astype(object),
-    "decimals": [[Decimal(each) for each in row] for row in ROWS],
-    "column of objects": objects(V)[:, None],
     "tensors": list(T.bfloat16().requires_grad_()),
     "Series of arrays": pd.Series(list(V), index=range(9, 49)),
-    "Series of lists": pd.Series(ROWS),
-    "one-column table": pd.DataFrame({"e": list(V)}),
     "nullable table": pd.DataFrame(V, columns=list("abcd")).convert_dtypes(),
-    "columns of one name": pd.DataFrame(V, columns=list("aabc")).astype(object),
     "pandas with arrow lists": pd.Series(FIXED.to_pylist(), dtype=pd.ArrowDtype(FIXED.type)),
-    "polars List": pl.Series(ROWS, dtype=pl.List(pl.Float32)),
     "polars Array": pl.DataFrame({"e": list(V)}),
-    "pyarrow list": pa.chunked_array([pa.array(ROWS[:9]), pa.array(ROWS[9:])]),
     "pyarrow fixed, cut": pa.concat_arrays([FIXED, FIXED])[40:],
     "pyarrow, columns of one name": TWICE,
     "Dataset": DATASET.with_format("torch", columns=["e"]),
     "Dataset column": DATASET.select(range(39, -1, -1)).select(range(39, -1, -1))["e"],
-    "unmasked": np.ma.array(V),
-    "deque": collections.deque(ROWS),
 }
 
 
@@ -99,7 +84,6 @@ TWO_COLUMNS = {"id": list(range(40)), "e": ROWS}
 
 REFUSED = [
     (without(ROWS, 3, [1.0]), "4 in row 0 and 1 in row 3"),
-    ([*T[:3], T[0, :2], *T[4:]], "4 in row 0 and 2 in row 3"),
     (pa.array(without(ROWS, 3, [1.0])), "4 in row 0 and 1 in row 3"),
     (pd.Series(without(ROWS, 5)), "vector in 1 row.*in row 5"),
     (pa.array(without(ROWS, 5)), "vector in 1 row.*in row 5"),
@@ -107,65 +91,42 @@ REFUSED = [
     (objects(without(ROWS, 5, 1.0)), "row 5 holds 1.0"),
     (np.ma.masked_equal(V, V[7, 2]), "unmasked"),
     (pd.DataFrame(TWO_COLUMNS), r"'id', 'e'.*X\['e'\]"),
-    (pl.DataFrame(TWO_COLUMNS), r"'id', 'e'.*X\['e'\]"),
     (DATASET.select_columns(["id", "e"]), r"'id', 'e'.*X\['e'\]"),
     (["a text"] * 40, "'a text' in row 0"),
-    (pd.Series(list(map(str, ROWS))), "json.loads"),
     (np.zeros((40, 5, 4)), "pool"),
     ({"e": ROWS}, "dict"),
-    (DATASET.to_iterable_dataset(), "dict"),
     (dask.bag.from_sequence(ROWS), "Bag"),
     (DASK, r"X\.compute\(\)"),
-    (T.to_sparse(), "to_dense"),
     (NESTED, "nested"),
     (pd.Series(list(WITH_NAN)), "NaN or infinite numbers in 1 row.*in row 7"),
     (pl.DataFrame({"e": WITH_NAN}), "NaN or infinite numbers.*in row 7"),
-    (pa.array(without(ROWS, 7, [1, 2, 3, None])), "NaN or inf.*in row 7"),
     (without(ROWS, 7, [1, 2, 3, np.inf]), "infinity in 1 row.*in row 7"),
-    (T.to("meta"), "without values"),
-    (unstructured_to_structured(V), "structured_to_unstructured"),
 ]
 
 
 @pytest.mark.parametrize(("X", "message"), REFUSED)
 def test_what_holds_no_matrix_is_named(X, message):
-    calls = [Whitening().fit]
-    if X is NESTED or X is DASK:
-        calls += [IsotropyLayer(head=None).fit, isoscore, lambda X: compare_adapters(X, Y)]
-    for call in calls:
+    for call in (Whitening().fit, isoscore):
         with pytest.raises((TypeError, ValueError), match=message):
             call(X)
 
 
 LABELS = {
     "objects": Y.astype(object),
-    "integers of two kinds": [
-        each if i % 2 else np.int64(each) for i, each in enumerate(Y.tolist())
-    ],
     "row of a mixed table": pd.DataFrame({"t": NAMES, "y": Y}).astype(object).iloc[:, 1],
-    "nullable": pd.array(Y, dtype="Int64"),
     "categorical": pd.Categorical(Y),
     "booleans": Y.astype(bool).astype(object),
-    "decimals": list(map(Decimal, Y.tolist())),
-    "polars": pl.Series(Y),
     "pyarrow": pa.array(Y).dictionary_encode(),
     "Dataset column": DATASET.with_format("torch")["y"],
-    "tensors": list(torch.tensor(Y)),
-    "bfloat16": torch.tensor(Y).bfloat16(),
-    "strings": pd.Series(NAMES, dtype="string[pyarrow]"),
     "strings of polars": pl.Series(NAMES.tolist(), dtype=pl.Categorical),
     "strings of datasets": DATASET["name"],
-    "variable strings": NAMES.astype(np.dtypes.StringDType()),
     "dask array of unknown length": dask.dataframe.from_pandas(pd.Series(Y), npartitions=2).values,
-    "integers of 64 bits": [2**63 + int(each) for each in Y],
 }
 
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_labels_from_any_container(kind):
     y, plain = LABELS[kind], NAMES if "strings" in kind else Y
-    if kind == "integers of 64 bits":
-        plain = Y.astype(np.uint64) + np.uint64(2**63)
     names = sorted(set(plain.tolist()))
     head = LinearHead([[0.0] * 4, [1.0, 0, 0, 0]], [0, 0], classes=names)
     assert head.score(V, y) == head.score(V, plain)
@@ -180,44 +141,29 @@ def test_labels_from_any_container(kind):
     [
         (without(Y.tolist(), 7), "first in row 7"),
         (without(Y.astype(float), 7, np.nan), "first in row 7"),
-        (without(NAMES.tolist(), 7, np.nan), "first in row 7"),
-        (pd.array(without(Y.tolist(), 7), dtype="Int64"), "first in row 7"),
         (pa.array(without(NAMES.tolist(), 7)), "first in row 7"),
         (["a", 1] * 20, r"several types \(int, str\)"),
         (objects(["a", True] * 20), r"several types \(bool, str\)"),
         ([["a"], ["a", "b"]] * 20, "MultiLabelBinarizer"),
         ({"y": Y}, "y is a dict"),
-        (1, "y is a int"),
-        (NESTED, "y is a tensor"),
         (DASK, r"y\.compute\(\)"),
-        (V[:, None, :], "y has shape"),
     ],
 )
 def test_labels_that_cannot_be_used_are_named(y, message):
-    for fit in (Whitening(head="logistic").fit, IsotropyLayer(max_epochs=1).fit):
-        with pytest.raises((TypeError, ValueError), match=message):
-            fit(V, y)
+    with pytest.raises((TypeError, ValueError), match=message):
+        IsotropyLayer(max_epochs=1).fit(V, y)
 
 
 def test_weights_groups_and_values_from_any_container():
     weights, groups = rng.integers(1, 4, size=40), np.arange(40) // 4
     expected = Whitening().fit(V, sample_weight=weights).transform(V)
-    for given in (weights.astype(object), pl.Series(weights), torch.tensor(weights).bfloat16()):
+    for given in (weights.astype(object), pl.Series(weights)):
         np.testing.assert_allclose(Whitening().fit(V, sample_weight=given).transform(V), expected)
     for given in (pa.array(groups), groups[:, None], pd.DataFrame({"g": groups.astype(str)})):
         assert isoscore(V, True, given) == pytest.approx(isoscore(V, True, groups), rel=1e-12)
-    ridge = Whitening(head="ridge").fit(V, list(map(Decimal, Y.tolist()))).predict(V)
-    np.testing.assert_array_equal(ridge, Whitening(head="ridge").fit(V, Y).predict(V))
-    assert as_values(pd.DataFrame({"a": Y, "b": Y}, dtype=object)).dtype == np.int64
     readout = TeacherReadout().fit(V, pd.Series(list(V[:, ::-1]))).transform(V)
     np.testing.assert_array_equal(readout, TeacherReadout().fit(V, V[:, ::-1]).transform(V))
-    for call in (
-        lambda g: isoscore(V, True, g),
-        lambda g: isotropy_report(V, groups=g),
-        lambda g: IsotropyLayer().fit(V, Y, groups=g),
-        lambda g: compare_adapters(V, Y, groups=g),
-    ):
-        with pytest.raises(TypeError, match="groups"):
-            call(1)
+    with pytest.raises(TypeError, match="groups"):
+        isotropy_report(V, groups=1)
     with pytest.raises(ValueError, match="sample_weight"):
         Whitening().fit(V, sample_weight=["b"] * 40)

@@ -52,7 +52,6 @@ def test_copies_of_rows_count_once_in_the_corrected_score(tmp_path):
     ("call", "word"),
     [
         (lambda X: isoscore(np.repeat(X[:3], 5, axis=0), True), "3 different row"),
-        (lambda X: isoscore(as_iterator(np.repeat(X[:3], 5, axis=0)), True), "3 different row"),
         (lambda X: isotropy_report(X, np.arange(60) % 3), "groups has 3 different.*labels="),
         (lambda X: isoscore(X, True, np.arange(60) % 3), "groups has 3 different"),
         (lambda X: isoscore(X, True, np.arange(59)), "groups has shape"),
@@ -86,8 +85,7 @@ def test_with_groups_the_tokens_of_few_texts_give_the_score_of_many():
 @pytest.mark.parametrize("shape", [(90, 16), (30, 40)])
 def test_every_container_gives_the_score_of_the_groups(shape, tmp_path):
     X = cloud(*shape)
-    numbers = np.random.default_rng(0).integers(0, 9, len(X))
-    groups = np.array([f"document {i}" for i in numbers])
+    groups = np.array([f"text {i}" for i in np.random.default_rng(0).integers(0, 9, len(X))])
     score = isoscore(X, True, groups)
     assert score != pytest.approx(isoscore(X, True), rel=1e-3)
     for kind in (as_dask, torch.tensor, np.asfortranarray, lambda X: as_memmap(X, tmp_path)):
@@ -98,8 +96,6 @@ def test_every_container_gives_the_score_of_the_groups(shape, tmp_path):
     order = np.random.default_rng(1).permutation(len(X))
     assert isoscore(X[order], True, groups[order]) == pytest.approx(score, rel=1e-12)
     assert isoscore(1e60 * X + 3, True, groups) == pytest.approx(score, rel=1e-9)
-    assert isoscore(X, True, torch.tensor(numbers).bfloat16()) == pytest.approx(score, rel=1e-12)
-    assert isoscore(X, groups=groups) == isoscore(X)
 
 
 def test_groups_of_equal_rows_count_once_also_with_labels():
@@ -191,14 +187,10 @@ def test_a_report_of_blocks_is_that_of_the_matrix(tmp_path, monkeypatch):
     for kind in (np.asarray, as_dask, lambda X: as_memmap(X, tmp_path)):
         assert_equal(isotropy_report(kind(X), labels=labels).to_dict(), whole.to_dict())
     X[250, 2] = np.nan
-    blocks = as_dask(cloud(300))
-    for bad, message in (
-        (as_memmap(X, tmp_path), "rows 240 to 279: Input X contains NaN"),
-        (blocks[blocks[:, 0] > 0], "compute_chunk_sizes"),
-        (blocks[:, 0], "2D"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            isotropy_report(bad)
+    with pytest.raises(ValueError, match="rows 240 to 279: Input X contains NaN"):
+        isotropy_report(as_memmap(X, tmp_path))
+    with pytest.raises(ValueError, match="compute_chunk_sizes"):
+        isotropy_report((blocks := as_dask(X))[blocks[:, 0] > 0])
 
 
 def test_a_report_holds_a_small_part_of_the_rows(tmp_path, monkeypatch):

@@ -2,39 +2,29 @@
 
 import copy
 import pickle
-import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from scipy.sparse import csr_matrix, issparse
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.cross_decomposition import PLSRegression
 from sklearn.datasets import make_classification
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import (
-    Lasso,
     LinearRegression,
     LogisticRegression,
     PoissonRegressor,
     Ridge,
-    RidgeClassifier,
     RidgeClassifierCV,
     SGDClassifier,
-    TweedieRegressor,
 )
 from sklearn.metrics import accuracy_score, log_loss, r2_score
 from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV
-from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
-from sklearn.multioutput import (
-    ClassifierChain,
-    MultiOutputClassifier,
-    MultiOutputRegressor,
-)
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC, LinearSVR
@@ -80,9 +70,6 @@ def test_logistic_regression_is_taken_over_exactly(n_classes, fit_intercept):
     for method in ("predict_proba", "predict_log_proba", "decision_function"):
         theirs = getattr(model, method)(X)
         np.testing.assert_allclose(getattr(ours, method)(X), theirs, rtol=0, atol=1e-12)
-    other = RidgeClassifier().fit(X, y)
-    decision = LinearHead.from_estimator(other).decision_function(X)
-    np.testing.assert_allclose(decision, other.decision_function(X), rtol=0, atol=1e-12)
 
 
 ROWS = np.random.default_rng(0).normal(size=(150, 5)) + 0.5
@@ -95,25 +82,16 @@ LOGISTIC = LogisticRegression()
 FOLDS = {"estimator": LOGISTIC, "param_grid": {"C": [0.1, 1.0]}, "cv": 3}
 
 TAKEN = [
-    (LogisticRegression(C=1e-6), Y3),
     (SVC(kernel="linear"), Y2),
     (SGDClassifier("log_loss", random_state=0), Y3),
     (LinearDiscriminantAnalysis(), Y4),
     (RidgeClassifierCV(), LABELS.astype(float)),
-    (Ridge(), LABELS),
     (LinearRegression(fit_intercept=False), NOISY[:, :1]),
-    (Lasso(100.0), NOISY[:, 0]),
-    (TweedieRegressor(power=0), NOISY[:, 0]),
     (PLSRegression(2), NOISY),
-    (TransformedTargetRegressor(Ridge()), NOISY),
-    (OneVsRestClassifier(LOGISTIC), Y2),
     (OneVsRestClassifier(LOGISTIC), Y4),
     (OneVsRestClassifier(LOGISTIC), csr_matrix(LABELS)),
     (OneVsRestClassifier(LOGISTIC), LABELS * [1, 0, 1]),
     (OneVsRestClassifier(LOGISTIC), LABELS | [0, 1, 0]),
-    (OneVsRestClassifier(Ridge()), Y4),
-    (OneVsRestClassifier(GridSearchCV(**FOLDS)), LABELS),
-    (MultiOutputClassifier(LOGISTIC), LABELS[:, :1]),
     (MultiOutputClassifier(LinearSVC()), LABELS > 0),
     (MultiOutputRegressor(LinearSVR()), NOISY),
     (GridSearchCV(**FOLDS), Y3),
@@ -122,19 +100,13 @@ TAKEN = [
 
 REFUSED = [
     (FixedThresholdClassifier(LOGISTIC, threshold=0.501), Y2),
-    (FixedThresholdClassifier(LOGISTIC, threshold=0.49), Y2),
     (PoissonRegressor(), POSITIVE),
     (TransformedTargetRegressor(Ridge(), func=np.log, inverse_func=np.exp), POSITIVE),
-    (SVC(kernel="linear"), Y3),
     (SVC(), Y2),
     (OneVsOneClassifier(LOGISTIC), Y3),
-    (OutputCodeClassifier(LOGISTIC, code_size=1, random_state=0), Y4),
     (ClassifierChain(LOGISTIC), LABELS),
-    (MultiOutputClassifier(LOGISTIC), NAMES[LABELS]),
     (MultiOutputClassifier(LOGISTIC), np.column_stack([Y3, LABELS])),
-    (MultiOutputClassifier(FixedThresholdClassifier(LOGISTIC, threshold=0.6)), LABELS),
     (GridSearchCV(make_pipeline(StandardScaler(), LOGISTIC), {}, cv=3), Y2),
-    (BaggingClassifier(LOGISTIC, 3, random_state=0), Y2),
     (RandomForestClassifier(2, random_state=0), Y2),
 ]
 
@@ -181,15 +153,6 @@ def test_thresholds_are_noticed_at_every_scale_and_shift(scale, shift):
         LinearHead.from_estimator(moved)
 
 
-def test_sparse_coefficients_and_named_columns_are_read_without_a_warning():
-    table = pd.DataFrame(ROWS, columns=[f"x{j}" for j in range(ROWS.shape[1])])
-    model = clone(LOGISTIC).fit(table, Y3).sparsify()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = LinearHead.from_estimator(model).predict(ROWS)
-    np.testing.assert_array_equal(found, model.predict(table))
-
-
 # Logits, probabilities, labels.
 
 
@@ -228,60 +191,27 @@ def test_score_is_weighted_accuracy_or_r2():
     assert regressor().score(X4, values, weights) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_containers_and_narrow_numbers_are_computed_in_float64():
-    ours, X = head(2, classes=[0, 1]), X4.astype(np.float32)
-    np.testing.assert_array_equal(ours.outputs(X), ours.outputs(X.astype(np.float64)))
-    for other in (torch.tensor(X4), pd.DataFrame(X4), X4.tolist()):
-        np.testing.assert_array_equal(ours.predict_proba(other), ours.predict_proba(X4))
-    half = torch.tensor(X).bfloat16()
-    rows, y = half.float().numpy(), (half[:, 0] > 0).int()
-    np.testing.assert_array_equal(ours.predict_proba(half), ours.predict_proba(rows))
-    given = LinearHead(torch.nn.Parameter(half[:2]), half[0, :2], classes=[0, 1])
-    np.testing.assert_array_equal(given.coef_, rows[:2])
-    assert given.score(half, y) == given.score(rows, y.numpy())
-
-
-def test_a_regressor_has_nothing_of_a_classifier():
-    for method in ("predict_proba", "predict_log_proba", "decision_function"):
-        assert hasattr(head(), method)
-        assert not hasattr(regressor(), method)
-    assert regressor().classes_ is None
-    for wrap in (lambda each: each, lambda each: make_pipeline(StandardScaler(), each)):
-        assert is_classifier(wrap(head()))
-        assert is_regressor(wrap(regressor()))
-        assert not is_classifier(wrap(regressor()))
-
-
 # Frozen.
 
 
-def test_clone_and_fit_give_the_same_object():
-    ours = head()
-    assert clone(ours) is clone(ours, safe=False) is ours
-    assert ours.fit(X4, ["wasp"] * 20) is ours
-    assert ours.get_params() == ours.get_params(deep=False) == {}
-    with pytest.raises(ValueError, match="coef"):
-        ours.set_params(coef=np.zeros((3, 4)))
-    check_is_fitted(ours)
-
-
-def test_arrays_are_copies_and_read_only():
-    given = np.ones((2, 3)), np.ones(2), np.array([4, 5])
-    ours = LinearHead(*given)
-    for array, own in zip(given, (ours.coef_, ours.intercept_, ours.classes_), strict=True):
-        array[0] = 9  # the caller's own stay writable
-        assert not (own == 9).any()
-        with pytest.raises(ValueError, match="read-only"):
-            own[0] = 9
-
-
-def test_copies_predict_the_same_and_are_as_frozen():
+def test_clone_and_fit_give_the_same_object_and_copies_are_as_frozen():
     for ours in (head(), regressor()):
+        assert clone(ours) is clone(ours, safe=False) is ours.fit(X4, ["wasp"] * 20) is ours
         for again in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
             np.testing.assert_array_equal(again.predict(X4), ours.predict(X4))
             assert clone(again) is again
             for array in (again.coef_, again.intercept_):
                 assert not array.flags.writeable
+    given = np.ones((2, 3))
+    frozen = LinearHead(given, np.ones(2))
+    given[0] = 9  # the caller's own stays writable
+    assert not (frozen.coef_ == 9).any()
+    assert ours.get_params() == {}
+    with pytest.raises(ValueError, match="coef"):
+        ours.set_params(coef=np.zeros((3, 4)))
+    assert not hasattr(ours, "predict_proba")
+    assert is_regressor(make_pipeline(StandardScaler(), ours))
+    check_is_fitted(ours)
 
 
 # What is refused.
@@ -290,36 +220,17 @@ def test_copies_predict_the_same_and_are_as_frozen():
 @pytest.mark.parametrize(
     ("call", "word"),
     [
-        (lambda: LinearHead(np.ones((2, 3)), np.ones(3)), "intercept"),
-        (lambda: LinearHead(np.ones(3), np.ones(1)), "2D"),
-        (lambda: LinearHead(np.full((2, 3), np.nan), np.ones(2)), "coef"),
-        (lambda: LinearHead(np.ones((2, 3)), np.array([0, np.inf])), "intercept"),
+        (lambda: head(2, [0, 1]).score(X4[:2], ["0", "1"]), r"'0', '1'.*\[0, 1\]"),
         (lambda: LinearHead(np.ones((2, 3)), np.ones(2), ["a", "b", "c"]), "classes"),
-        (lambda: LinearHead(np.ones((3, 3)), np.ones(3), [1, 2, 1]), "classes"),
-        (lambda: LinearHead(np.ones((1, 3)), np.ones(1), ["a"]), "classes"),
         (lambda: LinearHead(np.eye(2), [0, 0], np.array(["a", 1], dtype=object)), "classes"),
         (lambda: LinearHead.from_estimator(LogisticRegression()), "coef_"),
         (lambda: head().predict(np.ones((5, 3))), "4"),
-        (lambda: head().outputs(np.ones(4)), "2D"),
-        (lambda: head().decision_function(np.full((5, 4), np.nan)), "NaN"),
         (lambda: head()._targets(["ant", "wasp", "fly"]), r"fly.*ant.*Relabel"),
-        (lambda: head(2, [0, 1]).score(X4[:2], ["0", "1"]), r"'0', '1'.*\[0, 1\]"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, word):
     with pytest.raises(ValueError, match=word):
         call()
-
-
-def test_numbers_that_spell_names_of_other_ids_are_refused():
-    names = ["2", "0", "1"]
-    ours = LinearHead(np.eye(3), np.zeros(3), np.arange(3))
-    ours._other_labels = np.array(names)
-    for given in ([0, 1, 2], pd.Series([0, 1, 2], dtype=object)):
-        with pytest.raises(ValueError, match="ids"):
-            ours.score(np.eye(3), given)
-    assert ours._for_labels(names).predict(np.eye(3)).tolist() == names
-    assert ours._for_labels([0, 1, 2], strict=False) is ours
 
 
 # fit_head.
@@ -345,20 +256,19 @@ def test_a_logistic_probe_is_a_logistic_regression_in_one_scale(n_classes):
     assert row_space(probe.coef_)[0].shape[1] == n_classes - 1
 
 
-def overfitted(n_classes=2, seed=0):
+def overfitted(seed=0):
     """As many rows as dimensions, one of which tells the classes apart; 1,000 more to judge on."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(n_classes, size=1060)
+    y = rng.integers(2, size=1060)
     X = rng.normal(size=(1060, 60))
     X[:, 0] += 2 * y
     return X[:60], y[:60], X[60:], y[60:]
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_the_penalty_of_a_probe_is_as_good_as_the_best_one_on_new_rows(n_classes):
+def test_the_penalty_of_a_probe_is_as_good_as_the_best_one_on_new_rows():
     chosen, fixed = [], []
     for seed in range(3):
-        X, y, new, labels = overfitted(n_classes, seed)
+        X, y, new, labels = overfitted(seed)
         models = [LogisticRegression(C=10**p / 60).fit(X, y) for p in POWERS[::2]]
         fixed.append([log_loss(labels, model.predict_proba(new)) for model in models])
         chosen.append(log_loss(labels, fit_head("logistic", X, y).predict_proba(new)))
@@ -369,7 +279,7 @@ def test_the_penalty_of_a_probe_is_as_good_as_the_best_one_on_new_rows(n_classes
 def test_the_penalty_of_a_ridge_probe_is_as_good_as_the_best_one_on_new_rows():
     chosen, fixed = [], []
     for seed in range(5):
-        X, _, new, _ = overfitted(seed=seed)
+        X, _, new, _ = overfitted(seed)
         noise = np.random.default_rng(seed).normal(size=1060)
         values, new_values = X[:, 0] + noise[:60], new[:, 0] + noise[60:]
         models = [Ridge(60 * 10**-p).fit(X, values) for p in POWERS]
@@ -418,15 +328,13 @@ def test_a_class_with_fewer_rows_than_folds_has_the_stated_penalty():
 @pytest.mark.parametrize("kind", ["logistic", LogisticRegression()])
 def test_a_single_class_is_refused(kind):
     X, y = labelled(2)
-    for weights in ((y == y[0]).astype(float), None):
-        with pytest.raises(ValueError, match=r"only one class, .*head=None"):
-            fit_head(kind, X, np.ones_like(y) if weights is None else y, weights)
+    with pytest.raises(ValueError, match=r"only one class, .*head=None"):
+        fit_head(kind, X, y, (y == y[0]).astype(float))
 
 
-@pytest.mark.parametrize("n_outputs", [None, 2])
-def test_a_ridge_probe_is_a_ridge_in_one_scale_and_weights_are_repeated_rows(n_outputs):
+def test_a_ridge_probe_is_a_ridge_in_one_scale_and_weights_are_repeated_rows():
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(50, 4)) * 7 + 3, rng.normal(size=(50, n_outputs) if n_outputs else 50)
+    X, y = rng.normal(size=(50, 4)) * 7 + 3, rng.normal(size=(50, 2))
     probe, Z = fit_head("ridge", X, y), in_one_scale(X)
     distances = [
         abs(Ridge(4 * 10**-p).fit(Z, y).predict(Z) - probe.predict(X)).max() for p in POWERS

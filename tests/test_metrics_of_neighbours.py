@@ -22,8 +22,6 @@ def test_similarity_is_spearmans_correlation_of_the_cosines():
     lengths = np.random.default_rng(3).uniform(0.1, 10, size=(200, 1))
     found = similarity_correlation(A * lengths, B, np.exp(scores))
     assert found == pytest.approx(expected, abs=1e-12)
-    tensors = [torch.from_numpy(each).double().requires_grad_() for each in (A, B, scores)]
-    assert similarity_correlation(*tensors) == pytest.approx(expected, abs=1e-12)
 
 
 def test_ndcg_is_that_of_scikit_learn_and_mrr_and_recall_are_counted():
@@ -48,7 +46,6 @@ def test_ndcg_is_that_of_scikit_learn_and_mrr_and_recall_are_counted():
 def test_documents_that_are_their_own_queries_are_found_and_of_equal_ones_the_first():
     X = draw(50, 4)
     assert retrieval_report(X, X, range(50), k=1) == (1, 1, 1)
-    assert retrieval_report(X, X, [frozenset({i}) for i in range(50)], k=3).mrr == 1
     assert retrieval_report(X, X, np.arange(50), k=3, metric="euclidean").mrr == 1
     assert retrieval_report(draw(4, 6), np.ones((300, 6)), [0] * 4, k=3).mrr == 1
 
@@ -88,20 +85,12 @@ def test_overlap_counts_common_neighbours():
     ("call", "word"),
     [
         (lambda: similarity_correlation(draw(5, 3), draw(5, 4), [*range(5)]), "A has shape"),
-        (lambda: similarity_correlation(draw(5, 3), draw(5, 3), [*range(4)]), "inconsistent"),
-        (lambda: similarity_correlation(draw(5, 3), draw(5, 3), [1] * 5), "scores"),
-        (lambda: similarity_correlation(draw(9, 8), draw(9, 8), [*range(9)]), "cosines"),
-        (lambda: similarity_correlation(draw(2, 3), draw(2, 3, 1), [0, 1]), "minimum of 3"),
         (lambda: similarity_correlation(draw(3, 3), draw(3, 3, 1), [0, 1, np.nan]), "scores"),
         (lambda: retrieval_report(draw(2, 3), draw(4, 3), [0, 1], 10), "k=10"),
-        (lambda: retrieval_report(draw(2, 3), draw(4, 3), [0], 2), "relevant"),
         (lambda: retrieval_report(draw(2, 3), draw(4, 3), [0, []], 2), r"relevant\[1\]"),
         (lambda: retrieval_report(draw(2, 3), draw(4, 3), [0, 4], 2), r"relevant\[1\]"),
-        (lambda: retrieval_report(draw(4, 6), draw(4, 6), np.eye(4, dtype=bool), 2), "relevant"),
-        (lambda: retrieval_report(draw(4, 6), draw(4, 6), {0: [1]}, 2), "relevant"),
         (lambda: retrieval_report(draw(2, 3), draw(4, 2), [0, 1], 2), "queries"),
         (lambda: hubness(draw(10, 3)), "k=10"),
-        (lambda: hubness(draw(20, 3), metric="dot"), "metric"),
         (lambda: neighbour_overlap(draw(20, 3), draw(21, 3)), "X has 20 rows"),
     ],
 )

@@ -1,22 +1,20 @@
 """Multi-label heads: one sigmoid for each label, from checkpoints and from labels."""
 
 import json
-import warnings
 
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import pytest
 import torch
 from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -24,15 +22,12 @@ from transformers import AutoModelForSequenceClassification
 
 from isoadapt import (
     AdaptedEncoder,
-    ClusterIsotropy,
     CosRegAdapter,
     FlowAdapter,
-    IsoBN,
     IsotropyLayer,
     IStarAdapter,
     LinearHead,
     LogitPreservingWhitening,
-    PenaltyAdapter,
     Whitening,
     load_checkpoint,
 )
@@ -90,25 +85,18 @@ class TestHead:
             assert getattr(head, method)(X).shape == (240, n_labels)
         for adapter in (CosRegAdapter(head, **ONE), Whitening(head=head)):
             assert adapter.fit(X, Y[:, :n_labels]).predict(X).shape == (240, n_labels)
-        for estimator in (head, CosRegAdapter(head), CosRegAdapter(), Whitening(head=head)):
+        for estimator in (head, CosRegAdapter(), Whitening(head=head)):
             assert is_classifier(estimator)
             assert get_tags(estimator).classifier_tags.multi_label
-        assert not get_tags(CosRegAdapter(ONE_LABEL)).classifier_tags.multi_label
 
     @pytest.mark.parametrize(
         "y",
         [
             NAMED,
-            NAMED.astype(pd.SparseDtype(int, 0)),
             pl.from_pandas(NAMED),
-            pa.Table.from_pandas(NAMED),
             pd.DataFrame(Y, columns=[7, 1, 2]),  # numbers keep their places
-            pl.DataFrame(Y),
             csr_array(Y),
-            torch.from_numpy(Y),
-            Y == 1,
         ],
-        ids=lambda y: type(y).__module__,
     )
     @pytest.mark.usefixtures("fixed_penalty")
     def test_columns_of_a_table_belong_to_the_labels_of_their_names(self, y):
@@ -119,27 +107,16 @@ class TestHead:
             np.testing.assert_array_equal(fitted.head_.coef_, expected.head_.coef_)
 
 
-LISTS = [["toxic", "rude"] if row[0] else ["spam"] for row in Y]
-
-
 @pytest.mark.parametrize(
     ("head", "y", "message"),
     [
         (HEAD, Y[:, 0], r"y has shape \(240,\).*'toxic'"),
-        (HEAD, Y[:, :2], r"y has shape \(240, 2\)"),
         (HEAD, 2 * Y, r"\[0, 2\]"),
         (HEAD, NAMED.rename(columns={"spam": "ham"}), "'ham'.*'toxic'"),
         ("logistic", Y + 1, "indicator matrix"),
         (ONE_LABEL, Y, "one label"),
-        (FrozenEstimator(RidgeClassifier().fit(X, Y[:, 0])), Y, "one label"),
-        *((head, LISTS, "MultiLabelBinarizer") for head in (HEAD, ONE_LABEL, "logistic")),
-        (HEAD, [["toxic", "rude"]] * 240, "MultiLabelBinarizer"),
-        ("logistic", pd.Series(list(map(set, LISTS))), "MultiLabelBinarizer"),
-        (ONE_LABEL, pa.array(LISTS), "MultiLabelBinarizer"),
-        (HEAD, [{"toxic": 1}, {"rude": 1}] * 120, "MultiLabelBinarizer"),
+        (HEAD, [["toxic", "rude"] if row[0] else ["spam"] for row in Y], "MultiLabelBinarizer"),
         (MultiOutputClassifier(LogisticRegression()), Y[:, 0], "OneVsRestClassifier"),
-        (ClassifierChain(LogisticRegression()), NAMED[["toxic"]], "OneVsRestClassifier"),
-        (LogisticRegression(), Y, "OneVsRestClassifier"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:A column-vector y")
@@ -151,24 +128,15 @@ def test_other_labels_are_refused_with_the_way_out(head, y, message):
             call(X, y)
 
 
-@pytest.mark.parametrize("adapter", [Whitening(), IsoBN()], ids=class_name)
 @pytest.mark.usefixtures("fixed_penalty")
-def test_adapters_that_refit_warn_of_a_new_head(adapter):
-    cases = [(ONE_LABEL, WORD), (ONE_LABEL, Y), (HEAD, Y[:, 0]), (HEAD, WORD), (HEAD, Y[:, :2])]
-    for head, y in [*cases, (VALUE, X[:, :2])]:
+def test_adapters_that_refit_warn_of_a_new_head():
+    for head, y in ((ONE_LABEL, WORD), (ONE_LABEL, Y), (HEAD, WORD), (VALUE, X[:, :2])):
         with pytest.warns(UserWarning, match="unknown to the given head"):
-            fitted = clone(adapter).set_params(head=head).fit(X, y)
+            fitted = Whitening(head=head).fit(X, y)
         new = "ridge" if head is VALUE else "logistic"
-        expected = clone(adapter).set_params(head=new).fit(X, y)
+        expected = Whitening(head=new).fit(X, y)
         np.testing.assert_array_equal(fitted.predict(X), expected.predict(X))
-        assert fitted.head_.multi_label_ == (y.ndim == 2 and new == "logistic")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        clone(adapter).set_params(head=HEAD).fit(X, Y)
-        warnings.filterwarnings("ignore", "y contains labels unknown")
-        for head, y, way_out in ((ONE_LABEL, X[:, 0], "head='ridge'"), (VALUE, WORD, "y holds")):
-            with pytest.raises(ValueError, match=way_out):
-                clone(adapter).set_params(head=head).fit(X, y)
+        assert fitted.head_.multi_label_ == (y is Y)
 
 
 # Training.
@@ -177,9 +145,7 @@ KINDS = [
     (IsotropyLayer(**ONE), OneVsRestClassifier(LogisticRegression())),
     (IStarAdapter(**ONE), HEAD),
     (FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE), "logistic"),
-    (LogitPreservingWhitening(), RidgeClassifier()),
     (Whitening("pca", n_components=3), "logistic"),
-    (ClusterIsotropy(random_state=0), HEAD),
     (Whitening(), FrozenEstimator(MultiOutputClassifier(LogisticRegression()).fit(X, Y))),
 ]
 
@@ -194,8 +160,7 @@ def test_every_kind_of_adapter_takes_several_labels(adapter, head, tmp_path):
     np.testing.assert_allclose(fitted.decision_function(X), outputs, atol=1e-9)
     loaded = load_adapter(save_adapter(fitted, tmp_path / "a"))
     np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
-    names = ["toxic", "rude", "spam"] if head is HEAD else [0, 1, 2]
-    assert loaded.classes_.tolist() == fitted.classes_.tolist() == names
+    assert loaded.classes_.tolist() == fitted.classes_.tolist()
 
 
 def test_the_task_loss_is_the_binary_cross_entropy():
@@ -226,18 +191,6 @@ def test_first_losses_are_the_log_loss_of_the_head_and_the_exact_solver_finds_th
     free = expit(exact.fit(X, Y, weights).decision_function(X)) - Y
     slopes = (weights[:, None] * free).T @ np.column_stack([X, np.ones(240)])
     assert np.abs(slopes).max() < 1e-2 * weights.sum()
-
-
-@pytest.mark.parametrize(("head", "solver"), [(HEAD, "minibatch"), ("logistic", "exact")])
-@pytest.mark.usefixtures("fixed_penalty")
-def test_weights_are_repetitions(head, solver):
-    adapter = IsotropyLayer(head, solver=solver, max_epochs=2, random_state=0)
-    weights = rng.integers(0, 3, 240)
-    rows = np.repeat(np.arange(240), weights)
-    weighted = clone(adapter).fit(X, Y, sample_weight=weights)
-    repeated = clone(adapter).fit(X[rows], Y[rows])
-    np.testing.assert_allclose(weighted.transform(X), repeated.transform(X), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(weighted.head_.coef_, repeated.head_.coef_, rtol=1e-6, atol=1e-9)
 
 
 def test_the_automatic_ridge_is_half_of_that_of_two_classes():
@@ -281,17 +234,6 @@ def test_adapters_are_compared_by_the_share_of_right_rows():
     assert frame.cross_entropy["no adapter"] == pytest.approx(wanted)
 
 
-def test_a_penalty_of_ones_own_is_given_the_indicators():
-    given = []
-    PenaltyAdapter(lambda Z, labels: given.append(labels) or Z.square().mean(), HEAD, **ONE).fit(
-        X, Y
-    )
-    assert (given[0].dtype, given[0].shape[1:]) == (torch.int64, (3,))
-    assert set(given[0].unique().tolist()) == {0, 1}
-    with pytest.raises(ValueError, match="preserve='differences'"):
-        LogitPreservingWhitening(HEAD, preserve="differences").fit(X)
-
-
 # Checkpoints.
 
 
@@ -319,24 +261,21 @@ def test_adapted_encoders_are_fitted_to_an_indicator_matrix(folder, split):
     alone = IsotropyLayer(head, **ONE).fit(X, TARGETS)
     np.testing.assert_allclose(model.predict_proba(TEXTS), alone.predict_proba(X), atol=1e-6)
     assert model.score(TEXTS, TARGETS) == alone.score(X, TARGETS)
-    kept = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(TEXTS)
-    assert kept.head_.multi_label_
-    np.testing.assert_allclose(head.outputs(kept.transform(TEXTS)), head.outputs(X), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["several labels", "one label"])
 @pytest.mark.usefixtures("fixed_penalty")
-def test_a_head_of_the_other_kind_is_replaced_with_a_warning(kind, folder, checkpoint):
-    several = kind == "several labels"
-    y, source = (TARGETS, checkpoint) if several else (TARGETS[:, 0], folder)
-    for adapter in (IsotropyLayer(**ONE), Whitening()):
+def test_a_head_of_the_other_kind_is_replaced_with_a_warning(folder, checkpoint):
+    for source, adapter, y in (
+        (checkpoint, IsotropyLayer(**ONE), TARGETS),
+        (folder, Whitening(), TARGETS[:, 0]),
+    ):
         with pytest.warns(UserWarning, match="labels unknown to the checkpoint's head"):
             model = AdaptedEncoder(source, adapter).fit(TEXTS, y)
-        assert model.head_.multi_label_ == several
+        assert model.head_.multi_label_ == (y.ndim == 2)
         assert model.predict(TEXTS).shape == y.shape
 
 
-def test_it_is_saved_and_merged_with_its_labels(folder, split, tmp_path):
+def test_it_is_saved_and_merged_with_its_labels(folder, split, checkpoint, tmp_path):
     encoder, head, X = split
     order = [2, 0, 1]
     names = [NAMES[label] for label in order]
@@ -349,19 +288,6 @@ def test_it_is_saved_and_merged_with_its_labels(folder, split, tmp_path):
     own, merged = (json.loads((path / "config.json").read_text()) for path in (folder, out))
     assert merged["problem_type"] == "multi_label_classification"
     assert merged["id2label"] == own["id2label"]
-    own = LinearHead(2 * head.coef_, 2 * head.intercept_, multi_label=True)
-    adapter = Whitening(head=own, head_training="frozen", strength=0.0, shrinkage=0.1).fit(X)
-    out = merge_into_checkpoint(adapter, folder, tmp_path / "own")
-    np.testing.assert_allclose(own_logits(out), own.outputs(adapter.transform(X)), atol=1e-4)
-
-
-@pytest.mark.usefixtures("fixed_penalty")
-def test_a_head_of_another_kind_is_not_merged(folder, split, checkpoint, tmp_path):
-    _, head, X = split
-    for adapter, target in (
-        (Whitening(head="ridge").fit(X, TARGETS), folder),
-        (Whitening(head="logistic").fit(X, rng.integers(0, 3, 60)), folder),
-        (LogitPreservingWhitening(head).fit(X), checkpoint),
-    ):
+    for head, target in ((Whitening(head="ridge").fit(X, TARGETS), folder), (adapter, checkpoint)):
         with pytest.raises(ValueError, match="multi-label"):
-            merge_into_checkpoint(adapter, target, tmp_path / "out")
+            merge_into_checkpoint(head, target, tmp_path / "other")

@@ -1,5 +1,6 @@
 """The number of threads of torch and BLAS: one in small fits, and afterwards as before."""
 
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -7,9 +8,9 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import OpenBLASController, ThreadpoolController, threadpool_limits
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
-from isoadapt import FlowAdapter, IsotropyLayer, LinearHead
+from isoadapt import IsotropyLayer, LinearHead
 from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt.adapters._training._loop import one_thread
 
@@ -19,9 +20,15 @@ def in_new_thread(function):
         return pool.submit(function).result()
 
 
+@functools.cache
+def blas():
+    """Loaded libraries, found once because that takes long."""
+    return ThreadpoolController().select(user_api="blas")
+
+
 def blas_threads():
     """Number of threads of NumPy's BLAS; one built with OpenMP, as of faiss, has one per thread."""
-    libraries = ThreadpoolController().select(user_api="blas").info()
+    libraries = blas().info()
     return next(
         each["num_threads"] for each in libraries if each.get("threading_layer") != "openmp"
     )
@@ -37,7 +44,7 @@ def three():
     """Three threads of torch here and by default, two of BLAS, and nothing left behind."""
     before, default = torch.get_num_threads(), in_new_thread(torch.get_num_threads)
     torch.set_num_threads(3)
-    with threadpool_limits(2, user_api="blas"):
+    with blas().limit(limits=2):
         OpenBLASController.clear_controlling_thread()  # so that other Python threads may change it
         yield
     torch.set_num_threads(before)
@@ -100,43 +107,34 @@ class Watch:
         return 0.0
 
 
-def problem(n, d):
+def fit(scoring, n, d, **parameters):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, d)) * np.linspace(0.1, 1, d)
     head = LinearHead(rng.normal(size=(2, d)), np.zeros(2), [0, 1])
-    return X, head.predict(X), head
+    parameters |= {"max_epochs": 1, "random_state": 0, "device": "cpu"}
+    IsotropyLayer(head, scoring=scoring, **parameters).fit(X, head.predict(X))
 
 
-def adapter(kind, head, scoring, **parameters):
-    if kind is FlowAdapter:
-        parameters = {"alpha": 0.5, "n_blocks": 2, "hidden": 8} | parameters
-    return kind(head, scoring=scoring, max_epochs=2, random_state=0, device="cpu", **parameters)
+def test_large_steps_run_in_all_threads():
+    watch = Watch()
+    fit(watch, 2000, 512, batch_size=2000)
+    assert {torch_threads for torch_threads, _ in watch.seen} == {3}
+    assert counts() == (3, 3, 2)
 
 
-@pytest.mark.parametrize("kind", [IsotropyLayer, pytest.param(FlowAdapter, marks=pytest.mark.slow)])
-class TestFit:
-    def test_large_steps_run_in_all_threads(self, kind):
-        X, y, head = problem(2000, 512)
-        watch = Watch()
-        large = {"hidden": 64} if kind is FlowAdapter else {}
-        adapter(kind, head, watch, batch_size=2000, **large).fit(X, y)
-        assert {torch_threads for torch_threads, _ in watch.seen} == {3}
-        assert counts() == (3, 3, 2)
+def test_small_steps_run_in_one_in_four_threads_of_which_one_raises():
+    watches = [Watch(), Watch(TypeError("in scoring")), Watch(), Watch()]
+    start = threading.Barrier(4, timeout=60)
 
-    def test_small_steps_run_in_one_in_four_threads_of_which_one_raises(self, kind):
-        X, y, head = problem(200, 6)
-        watches = [Watch(), Watch(TypeError("in scoring")), Watch(), Watch()]
-        start = threading.Barrier(4, timeout=60)
+    def fit_in_thread(watch):
+        start.wait()
+        with ExitStack() as expected:
+            if watch.error is not None:
+                expected.enter_context(pytest.raises(TypeError, match="in scoring"))
+            fit(watch, 200, 6)
+        return torch.get_num_threads()
 
-        def fit(watch):
-            start.wait()
-            with ExitStack() as expected:
-                if watch.error is not None:
-                    expected.enter_context(pytest.raises(TypeError, match="in scoring"))
-                adapter(kind, head, watch).fit(X, y)
-            return torch.get_num_threads()
-
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(fit, watches)) == [3] * 4
-        assert [watch.seen for watch in watches] == [{(1, 1)}] * 4
-        assert counts() == (3, 3, 2)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(fit_in_thread, watches)) == [3] * 4
+    assert [watch.seen for watch in watches] == [{(1, 1)}] * 4
+    assert counts() == (3, 3, 2)
