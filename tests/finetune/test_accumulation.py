@@ -7,18 +7,14 @@ from transformers import AutoConfig, Trainer
 
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.losses import CosRegLoss
-from tests.finetune.runs import make_rows, make_trainer, quiet_arguments
+from tests.finetune.runs import make_rows, quiet_arguments
 
 _SIZES = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 _SIZES |= {"intermediate_size": 16, "pad_token_id": 1}
 _GPT2 = {"vocab_size": 24, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
 GPT2 = ("GPT2LMHeadModel", "gpt2", _GPT2 | {"bos_token_id": 2, "eos_token_id": 2})
 # class of the model, type of its configuration, changes to that, whether its loss counts labels
-CASES = [
-    (*GPT2, True),
-    ("BertForMaskedLM", "bert", _SIZES, False),
-    pytest.param("LlamaForCausalLM", "llama", _SIZES, True, marks=pytest.mark.slow),
-]
+CASES = [(*GPT2, True), ("BertForMaskedLM", "bert", _SIZES, False)]
 
 
 def make_language_model(name, model_type, settings):
@@ -44,7 +40,7 @@ def language_rows(n):
 def train(trainer_class, model, rows, folder, **options):
     """Logged losses and trained weights: steps of three parts each, and one of the remainder."""
     settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}
-    settings |= {"num_train_epochs": 2, "learning_rate": 0.05, "optim": "sgd", "max_grad_norm": 0.0}
+    settings |= {"learning_rate": 0.05, "optim": "sgd", "max_grad_norm": 0.0}
     settings |= {"lr_scheduler_type": "constant", "train_sampling_strategy": "sequential"}
     args = quiet_arguments(folder, **settings)
     trainer = trainer_class(model=model, args=args, train_dataset=rows, **options)
@@ -77,13 +73,3 @@ def test_a_first_batch_without_labels_does_not_decide(tmp_path):
     theirs = train(Trainer, make_language_model(*GPT2), rows, tmp_path)
     ours = train(IsotropyTrainer, make_language_model(*GPT2), rows, tmp_path)
     assert_same_training(ours, theirs)
-
-
-def test_the_penalty_is_divided_by_the_parts_as_the_task_loss_is(tmp_path):
-    arguments = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    model, rows = make_language_model(*GPT2), language_rows(8)
-    trainer = make_trainer(model, rows, tmp_path, CosRegLoss(), arguments, lam=2.0, where="last")
-    trainer.train()
-    first, *_ = trainer.state.log_history
-    expected = first["task_loss"] + 2 * first["penalty"]
-    assert first["loss"] == pytest.approx(expected, rel=1e-4)

@@ -62,13 +62,10 @@ def steps(trainer):
     ("name", "where"),
     [
         ("istar", "all"),
-        ("istar", "head_input"),
         ("isoscore", [1]),
-        ("corrected", "last"),
         ("cosreg", "last"),
         ("spectrum", "head_input"),
         ("entropy", "head_input"),
-        ("all bars", [1]),
     ],
 )
 def test_the_gradient_through_two_layers_equals_finite_differences(name, where, tmp_path):
@@ -97,7 +94,7 @@ def test_the_gradient_through_two_layers_equals_finite_differences(name, where, 
 
 
 def test_several_penalties_add_up(tmp_path):
-    rows = make_rows(16)
+    rows = make_rows(8)
     penalties, places = [CosRegLoss(), IsoScoreLoss()], ["last", "head_input"]
     both = step_gradient(
         make_trainer(plain_model(), rows, tmp_path, penalties, lam=[2.0, -0.5], where=places), rows
@@ -168,9 +165,7 @@ def test_the_head_input_is_what_an_encoder_embeds(architecture):
     assert points.rows.tolist() == list(range(len(texts)))
 
 
-@pytest.mark.parametrize(
-    ("architecture", "place"), [("bert", "head_input"), ("bert", "all"), ("gpt2", "head_input")]
-)
+@pytest.mark.parametrize(("architecture", "place"), [("bert", "all"), ("gpt2", "head_input")])
 def test_without_a_mask_padding_is_told_by_its_number(architecture, place):
     model = plain_model(architecture, pad_token_id=1)
     rows = make_rows(8)
@@ -184,8 +179,7 @@ def test_without_a_mask_padding_is_told_by_its_number(architecture, place):
         expected = watch.points(place, outputs, masked)
     torch.testing.assert_close(found.values, expected.values)
     if place == "head_input":
-        head = model.classifier if architecture == "bert" else model.score
-        torch.testing.assert_close(head(found.values), outputs.logits)
+        torch.testing.assert_close(model.score(found.values), outputs.logits)
 
 
 def test_points_of_language_models():
@@ -235,9 +229,9 @@ def test_it_is_not_computed_where_nothing_looks_at_it(tmp_path):
 
 def test_it_is_that_of_all_points_in_evaluation_mode_of_any_dataset(tmp_path):
     rows = make_rows(16)
-    kinds = [rows, Items(rows), Stream(rows), Subset(Items(rows + rows), range(16))]
+    kinds = [rows, Stream(rows), Subset(Items(rows + rows), range(16))]
     dataset = pytest.importorskip("datasets").Dataset.from_list([{**r, "text": "x"} for r in rows])
-    kinds += [dataset, dataset.with_format("torch"), dataset.to_iterable_dataset()]
+    kinds += [dataset.with_format("torch"), dataset.to_iterable_dataset()]
     options = {"where": "all", "arguments": {"max_steps": 1}}
     for kind in kinds:
         model = make_model("bert")  # with dropout
@@ -252,12 +246,11 @@ def test_it_is_that_of_all_points_in_evaluation_mode_of_any_dataset(tmp_path):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [list, Stream])
-def test_it_is_renewed_at_the_start_of_each_epoch(kind, tmp_path):
+def test_it_is_renewed_at_the_start_of_each_epoch(tmp_path):
     """Also of a stream, which does not say how long it is."""
     rows, model = make_rows(16), make_model("bert")
-    arguments = {"max_steps": 5, "learning_rate": 1e-2}
-    trainer = make_trainer(model, kind(rows), tmp_path, IsoScoreLoss(0.2), arguments, where="all")
+    arguments = {"max_steps": 3, "learning_rate": 1e-2}
+    trainer = make_trainer(model, Stream(rows), tmp_path, IsoScoreLoss(0.2), arguments, where="all")
     found, joined = [], trainer._join
 
     def join(*args):
@@ -266,13 +259,12 @@ def test_it_is_renewed_at_the_start_of_each_epoch(kind, tmp_path):
 
     trainer._join = join
     trainer.train()
-    assert [found[k] is found[k + 1] for k in range(4)] == [True, False, True, False]
+    assert found[0] is found[1]
     assert not torch.allclose(found[1], found[2], rtol=1e-2)
-    assert not torch.allclose(found[3], found[4], rtol=1e-2)
     n_tokens = 2 * sum(sum(row["attention_mask"]) for row in rows)
     logged = [entry for entry in trainer.state.log_history if "shrinkage_points" in entry]
     assert [(each["step"], each["shrinkage_points"]) for each in logged] == [
-        (step, n_tokens) for step in (0, 2, 4)
+        (step, n_tokens) for step in (0, 2)
     ]
 
 
@@ -288,9 +280,8 @@ def test_evaluation_sees_the_tasks_loss_alone(tmp_path):
     assert plain.evaluate()["eval_loss"] == penalised.evaluate()["eval_loss"]
 
 
-@pytest.mark.parametrize("balance", [None, "cumulative"])
-def test_accumulated_gradients_are_means_over_the_parts(balance, tmp_path):
-    rows, options = make_rows(16), {"where": "all", "lam": 2.0, "balance": balance}
+def test_accumulated_gradients_are_means_over_the_parts(tmp_path):
+    rows, options = make_rows(16), {"where": "all", "lam": 2.0, "balance": "cumulative"}
     arguments = {"gradient_accumulation_steps": 2, "train_sampling_strategy": "sequential"}
     penalty = IsoScoreLoss(0.3, "linear")
     trainer = make_trainer(plain_model(), rows, tmp_path, penalty, arguments, **options)
@@ -312,9 +303,8 @@ def test_accumulated_gradients_are_means_over_the_parts(balance, tmp_path):
 
 
 RESUMED = {  # in the first epoch and the second one, or between them
-    "istar": (lambda: IsoScoreLoss(0.3, "linear"), {"where": "all", "lam": -1.0}, [3, 6]),
-    "balanced": (lambda: IsoScoreLoss(), {"balance": "ema"}, [4]),
-    "spectrum": (lambda: SpectrumControlLoss(), {"where": "last", "lam": 0.1}, [3]),
+    "istar": (lambda: IsoScoreLoss(0.3, "linear"), {"where": "all", "lam": -1.0}, [2, 4]),
+    "balanced": (lambda: [IsoScoreLoss(), SpectrumControlLoss()], {"balance": "ema"}, [3]),
 }
 
 
@@ -323,7 +313,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     make_penalty, options, stops = RESUMED[name]
     arguments = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": stops[0]}
     arguments |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-    rows, folder = make_rows(32), tmp_path / "run"
+    rows, folder = make_rows(24), tmp_path / "run"
 
     def run(**how):
         model = make_model("bert")
@@ -337,34 +327,32 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
         weights = resumed.model.state_dict()
         for key, expected in whole.model.state_dict().items():
             torch.testing.assert_close(weights[key], expected, atol=1e-6, rtol=1e-6, msg=key)
-        assert len(steps(whole)) == len(steps(resumed)) == 8
+        assert len(steps(whole)) == len(steps(resumed)) == 6
         for before, after in zip(steps(whole), steps(resumed), strict=True):
             assert after == pytest.approx(before, rel=1e-5, abs=1e-6)
         logged = [each for each in resumed.state.log_history if "shrinkage_points" in each]
-        assert [entry["step"] for entry in logged] == ([0, 4] if name == "istar" else [])
+        assert [entry["step"] for entry in logged] == ([0, 3] if name == "istar" else [])
 
 
-@pytest.fixture
-def resume(tmp_path):
-    """Train with a penalty, and go on from the first step with another one."""
+def test_a_resumed_run_takes_the_weight_of_now_and_no_other_penalties(tmp_path):
+    arguments = {"save_strategy": "steps", "save_steps": 1}
+    checkpoint = tmp_path / "checkpoint-1"
 
-    def resume(penalty, without=(), **options):
-        arguments = {"save_strategy": "steps", "save_steps": 1}
-        make_trainer(plain_model(), make_rows(16), tmp_path, CosRegLoss(), arguments).train()
-        for name in without:
-            (tmp_path / "checkpoint-1" / name).unlink()
+    def run(penalty, checkpoint=None, **options):
         trainer = make_trainer(
             plain_model(), make_rows(16), tmp_path, penalty, arguments, **options
         )
-        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-        return trainer
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return steps(trainer)[-1]
 
-    return resume
-
-
-def test_a_resumed_run_takes_the_weight_of_now(resume):
-    entry = steps(resume(CosRegLoss(), lam=5.0))[-1]
+    run(CosRegLoss())
+    entry = run(CosRegLoss(), str(checkpoint), lam=5.0)
     assert entry["loss"] == pytest.approx(entry["task_loss"] + 5 * entry["penalty"], rel=1e-4)
+    with pytest.raises(ValueError, match="belongs to other penalties"):
+        run(SpectrumControlLoss(), str(checkpoint))
+    (checkpoint / "isoadapt_penalty.safetensors").unlink()
+    with pytest.warns(UserWarning, match="restart from their initial values"):
+        run(IsoScoreLoss(), str(checkpoint))
 
 
 def test_training_again_begins_anew(tmp_path):
@@ -377,16 +365,8 @@ def test_training_again_begins_anew(tmp_path):
     assert [pytest.approx(entry) for entry in first] == steps(trainer)
 
 
-def test_checkpoints_of_other_trainers(resume):
-    with pytest.warns(UserWarning, match="restart from their initial values"):
-        resume(IsoScoreLoss(), without=["isoadapt_penalty.safetensors"])
-    with pytest.raises(ValueError, match="belongs to other penalties"):
-        resume(SpectrumControlLoss())
-
-
 @pytest.mark.filterwarnings("ignore:.*was 0 in every batch")
-@pytest.mark.parametrize("rows", [make_rows(1) * 8, make_rows(3)], ids=len)
-@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize(("rows", "batch_size"), [(make_rows(1) * 8, 8), (make_rows(3), 1)])
 def test_bfloat16_steps_on_adversarial_batches_stay_finite(rows, batch_size, tmp_path):
     arguments = {"bf16": True, "max_steps": 2, "per_device_train_batch_size": batch_size}
     arguments["logging_nan_inf_filter"] = False
@@ -449,10 +429,9 @@ def test_figures_that_are_not_defined_are_left_out(tmp_path):
         assert trainer.figures(points) == {}
 
 
-@pytest.mark.parametrize("penalty", [IsoScoreLoss(), PersistentEntropyLoss()])
-def test_a_penalty_without_points_is_told(penalty, tmp_path):
+def test_a_penalty_without_points_is_told(tmp_path):
     single = {"per_device_train_batch_size": 1, "max_steps": 1}
-    trainer = make_trainer(plain_model(), make_rows(4), tmp_path, penalty, single)
+    trainer = make_trainer(plain_model(), make_rows(4), tmp_path, IsoScoreLoss(), single)
     with pytest.warns(UserWarning, match="was 0 in every batch since the last log"):
         trainer.train()
 
@@ -474,16 +453,11 @@ def test_without_a_penalty_it_trains_plainly_and_logs_the_isotropy(tmp_path):
     [
         ({"where": "middle"}, "where='middle'"),
         ({"where": [3]}, "to 2, not 3"),
-        ({"where": []}, "where"),
         ({"where": "output_embeddings"}, "no output embeddings"),
         ({"where": ["last", "all"]}, "2 places for 1 penalties"),
         ({"lam": [1.0, 2.0]}, "2 weights for 1 penalties"),
-        ({"lam": float("nan")}, "lam=nan"),
         ({"balance": "mean"}, "balance"),
-        ({"smoothing": 0.0, "balance": "ema"}, "smoothing"),
-        ({"shrinkage_tokens": 1}, "shrinkage_tokens"),
         ({"penalty": "istar"}, "penalty holds 'istar'"),
-        ({"penalty": [CosRegLoss(), 1]}, "penalty holds 1"),
         ({"penalty": None, "lam": -1.0}, "lam=-1.0"),
     ],
 )
@@ -515,10 +489,9 @@ class Returning(torch.nn.Module):
     [
         (lambda points: points.square().mean(0), ValueError, r"shape \(16,\)"),
         (lambda points: float(points.detach().square().mean()), TypeError, "float"),
-        (lambda points: (points > 0).sum(), TypeError, "int64"),
         (lambda points: points.detach().square().mean(), ValueError, "no gradient"),
     ],
-    ids=["vector", "float", "integer", "detached"],
+    ids=["vector", "float", "detached"],
 )
 def test_a_penalty_that_is_no_number_with_a_gradient_is_named(make, error, word, tmp_path):
     rows, penalties = make_rows(8), [CosRegLoss(), Returning(make)]
