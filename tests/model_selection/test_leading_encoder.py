@@ -106,6 +106,3 @@ def test_resumed_from_a_cache(checkpoint, tmp_path):
         for _ in range(2)
     ]
     assert results[1]["mean_fit_time"].tolist() == results[0]["mean_fit_time"].tolist()
-    default = AdapterSearchCV(AdaptedEncoder(checkpoint), {"adapter__lr": [1e-3]}, cache=tmp_path)
-    with pytest.raises(ValueError, match="adapter__random_state=None"):
-        default.fit(TEXTS, Y)

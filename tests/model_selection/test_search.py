@@ -1,6 +1,5 @@
 """AdapterSearchCV: against GridSearchCV, fit by fit; what is trained together, and refused."""
 
-import threading
 from functools import partial
 
 import numpy as np
@@ -30,7 +29,7 @@ from isoadapt.adapters._together import fit_together, prepare
 from isoadapt.adapters._training._loop import AdapterNet
 from isoadapt.adapters._training._problem import Penalty
 from isoadapt.model_selection import AdapterSearchCV, make_isotropy_scorer
-from isoadapt.model_selection._search import _adapter_search as module, _evaluation
+from isoadapt.model_selection._search import _evaluation
 from tests.model_selection.searches import agree, assert_same_results, count_members
 
 pytestmark = pytest.mark.usefixtures("fixed_penalties")
@@ -262,70 +261,32 @@ def test_wrong_parameters(estimator, grid, options, word, tmp_path, monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
-class TestInterrupt:
-    def test_returns_what_is_done(self, monkeypatch, plain):
-        scored, count = _evaluation.Evaluation._score, []
+def test_an_interrupt_returns_what_is_done(monkeypatch, plain):
+    scored, count = _evaluation.Evaluation._score, []
 
-        def score(self, *arguments):
-            count.append(1)
-            if len(count) > 4:
-                raise KeyboardInterrupt
-            return scored(self, *arguments)
-
-        monkeypatch.setattr(_evaluation.Evaluation, "_score", score)
-        count_members(monkeypatch, most=2)
-        search = AdapterSearchCV(ADAPTER, GRID, cv=2)
-        with pytest.warns(UserWarning, match="interrupted: 2 of 4 candidates"):
-            search.fit(X, Y)
-        scores = search.cv_results_["mean_test_score"]
-        np.testing.assert_allclose(scores[:2], plain.cv_results_["mean_test_score"][:2], atol=3e-3)
-        assert np.isnan(scores[2:]).all()
-        assert search.best_index_ in (0, 1)
-        assert search.predict(X).shape == Y.shape
-
-    def test_leaves_the_search_as_it_was_if_the_last_fit_is_interrupted(self, monkeypatch):
-        search = AdapterSearchCV(ADAPTER, {"zeta": [0.2, 0.8]}, cv=2).fit(X, Y)
-        before = dict(vars(search))
-
-        def interrupt(*_):
+    def score(self, *arguments):
+        count.append(1)
+        if len(count) > 4:
             raise KeyboardInterrupt
+        return scored(self, *arguments)
 
-        monkeypatch.setattr(AdapterSearchCV, "_refit", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            search.fit(X, Y)
-        assert vars(search).keys() == before.keys()
-        assert all(vars(search)[name] is value for name, value in before.items())
+    monkeypatch.setattr(_evaluation.Evaluation, "_score", score)
+    count_members(monkeypatch, most=2)
+    search = AdapterSearchCV(ADAPTER, GRID, cv=2)
+    with pytest.warns(UserWarning, match="interrupted: 2 of 4 candidates"):
+        search.fit(X, Y)
+    scores = search.cv_results_["mean_test_score"]
+    np.testing.assert_allclose(scores[:2], plain.cv_results_["mean_test_score"][:2], atol=3e-3)
+    assert np.isnan(scores[2:]).all()
+    assert search.best_index_ in (0, 1)
+    assert search.predict(X).shape == Y.shape
 
 
-class TestWorkers:
+@pytest.mark.parametrize(("most", "sizes"), [(8, [4, 4]), (2, [2] * 4)])
+def test_each_worker_gets_a_part(monkeypatch, plain, most, sizes):
     """Threads in place of processes, which would have to import everything."""
-
-    @pytest.fixture(autouse=True)
-    def threads(self):
-        before = set(threading.enumerate())
-        with parallel_config("threading"):
-            yield
-        for thread in set(threading.enumerate()) - before:  # an interrupt leaves them at work
-            thread.join(timeout=60)
-
-    @pytest.mark.parametrize(("most", "sizes"), [(8, [4, 4]), (2, [2] * 4)])
-    def test_each_gets_a_part(self, monkeypatch, plain, most, sizes):
-        calls = count_members(monkeypatch, most=most)
+    calls = count_members(monkeypatch, most=most)
+    with parallel_config("threading"):
         ours = AdapterSearchCV(ADAPTER, GRID, cv=2, n_jobs=2, refit=False).fit(X, Y)
-        assert sorted(calls) == sizes  # folds of equal size are trained in one network
-        assert_same_results(ours, plain)
-
-    @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
-    @pytest.mark.filterwarnings("ignore:[0-9]+ tasks which were still being processed:UserWarning")
-    @pytest.mark.filterwarnings("ignore:.*successfully executed")  # joblib's
-    def test_an_interrupt_keeps_the_blocks_that_are_done(self, monkeypatch):
-        class Bar(module.tqdm):
-            def update(self, n=1):
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr(module, "tqdm", Bar)
-        count_members(monkeypatch, most=2)
-        folds = [(np.arange(100), np.arange(100, 150))]
-        with pytest.warns(UserWarning, match="interrupted: 2 of 4 candidates are done"):
-            search = AdapterSearchCV(ADAPTER, GRID, cv=folds, n_jobs=2, refit=False).fit(X, Y)
-        assert np.isfinite(search.cv_results_["mean_test_score"]).sum() == 2
+    assert sorted(calls) == sizes  # folds of equal size are trained in one network
+    assert_same_results(ours, plain)

@@ -8,11 +8,11 @@ from isoadapt import IStarAdapter, Whitening
 from isoadapt.adapters import _together
 from isoadapt.adapters._training._loop import AdapterNet
 from isoadapt.model_selection import AdapterSearchCV
-from isoadapt.model_selection._search import _evaluation
+from tests.model_selection.searches import count_members
 
 X, Y = make_classification(90, 8, n_informative=6, n_classes=3, random_state=0)
-ADAPTER = IStarAdapter(max_epochs=4, random_state=0)
-GRID = {"lam": [-1, 0.5], "lr": [1e-3, 1e-2]}
+ADAPTER = IStarAdapter(max_epochs=3, random_state=0)
+GRID = {"lam": [-1, 0.5, 2, 4]}
 pytestmark = [
     pytest.mark.usefixtures("fixed_penalties"),
     pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning"),
@@ -55,11 +55,6 @@ def interrupt(cache, epochs, stop, **options):
     epochs.count, epochs.stop = 0, None
 
 
-def limit(monkeypatch, members):
-    """How many members a network may have, as the free memory of a GPU decides."""
-    monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (members, 9))
-
-
 def assert_same_scores(ours, theirs):
     assert set(ours.cv_results_) == set(theirs.cv_results_)
     for name, column in theirs.cv_results_.items():
@@ -74,13 +69,13 @@ def assert_same_scores(ours, theirs):
 def test_an_interrupted_training_goes_on_to_the_last_bit(
     tmp_path, epochs, monkeypatch, options, members
 ):
-    limit(monkeypatch, members)
-    estimator = IStarAdapter(max_epochs=4, random_state=0, **options)
+    count_members(monkeypatch, members)
+    estimator = IStarAdapter(max_epochs=3, random_state=0, **options)
     whole = search(None, estimator, return_train_score=True)
     needed = epochs.count
     for stop in (3, 2):  # the second time, one epoch later
         interrupt(tmp_path, epochs, stop, estimator=estimator, return_train_score=True)
-    limit(monkeypatch, 3)  # the blocks stay as they were
+    count_members(monkeypatch, 3)  # the blocks stay as they were
     assert_same_scores(search(tmp_path, estimator, return_train_score=True), whole)
     assert epochs.count == needed - 3
 
@@ -89,8 +84,8 @@ def test_members_that_stopped_early_stay_stopped(tmp_path, epochs, monkeypatch):
     keep, kept = AdapterNet.keep, []
     monkeypatch.setattr(AdapterNet, "keep", lambda net, left: (kept.append(left), keep(net, left)))
     options = {"patience": 2, "lr": 0.3, "lr_schedule": "constant", "ridge": 0.0, "random_state": 0}
-    adapter = IStarAdapter(max_epochs=8, **options)
-    options = {"estimator": adapter, "grid": {"lam": [-3, 1, 5]}}
+    adapter = IStarAdapter(max_epochs=12, **options)
+    options = {"estimator": adapter, "grid": {"lam": [-3, 1, 5]}, "cv": 3}
     whole = search(**options)
     assert kept
     interrupt(tmp_path, epochs, epochs.count - 1, **options)
@@ -99,7 +94,7 @@ def test_members_that_stopped_early_stay_stopped(tmp_path, epochs, monkeypatch):
 
 
 def test_finished_blocks_are_read(tmp_path, epochs, monkeypatch):
-    limit(monkeypatch, 2)
+    count_members(monkeypatch, 2)
     whole = search()
     needed, epochs.count, epochs.stop = epochs.count, 0, epochs.count - 1
     with pytest.warns(UserWarning, match=r"2 of 4 candidates .* resumes from cache="):

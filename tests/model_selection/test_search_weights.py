@@ -77,14 +77,6 @@ def test_parameters_of_other_steps_are_fitted_one_at_a_time():
         same(PIPE, {"istaradapter__lam": [1]}, X, Y, weights, cv=2, alone=[2])
 
 
-def test_parameters_that_fit_does_not_take_are_refused_as_ever():
-    with (
-        pytest.warns(UserWarning, match="one at a time"),
-        pytest.raises(ValueError, match="fits failed"),
-    ):
-        AdapterSearchCV(PIPE, {"istaradapter__lam": [1]}, cv=2).fit(X, Y, nostep__counts=COUNTS)
-
-
 def test_folds_with_repeated_rows_side_by_side(monkeypatch):
     """As on a GPU, in one network; folds of one size have different numbers of distinct rows."""
     rows, labels = np.concatenate([X, X[:30]]), np.concatenate([Y, Y[:30]])
