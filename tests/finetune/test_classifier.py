@@ -106,9 +106,7 @@ def test_floats_are_learned_by_one_output_and_the_recipe_of_the_isotropy_layer(b
     assert np.mean((predicted[:, 0] > 0).numpy() == LABELS) > 0.9
 
 
-def test_a_single_step_trains_and_a_bar_is_shown_on_a_terminal_if_asked(
-    base, tmp_path, monkeypatch
-):
+def test_a_single_step_trains_and_a_terminal_shows_a_bar(base, tmp_path, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -163,25 +161,23 @@ def test_a_penalty_changes_the_training_in_the_direction_of_its_weight(base, tmp
 
 # --- what it may start from -----------------------------------------------------------------------
 
-KINDS = {"one": "single_label_classification", "several": "multi_label_classification"}
-
 
 @pytest.mark.parametrize(
     ("n_outputs", "start", "labels"),
     [
-        (4, "one", np.array(["x", "y", "z", "x"] * 4)),
+        (4, "single_label_classification", np.array(["x", "y", "z", "x"] * 4)),
         (2, "regression", np.arange(16) % 3),
-        (3, "several", LABELS[:16] / 2),
+        (3, "multi_label_classification", LABELS[:16] / 2),
     ],
 )
 def test_a_checkpoint_of_any_task_may_be_the_start(n_outputs, start, labels, tmp_path, runs):
-    kind = KINDS.get(start, start)
-    start = save_model(tmp_path / "base", num_labels=n_outputs, problem_type=kind)
+    start = save_model(tmp_path / "base", num_labels=n_outputs, problem_type=start)
     out = finetune_text_classifier(start, SOME[0], labels, tmp_path / "out", **QUICK)
     config, names = AutoConfig.from_pretrained(out), ["LABEL_0"]
     if labels.dtype.kind != "f":
         names = [name if isinstance(name, str) else f"LABEL_{name}" for name in np.unique(labels)]
-    assert config.problem_type == ("regression" if len(names) == 1 else KINDS["one"])
+    kind = "regression" if len(names) == 1 else "single_label_classification"
+    assert config.problem_type == kind
     assert config.id2label == dict(enumerate(names))
     assert config.label2id == {name: i for i, name in config.id2label.items()}
     encoder, head = load_checkpoint(out)
@@ -368,10 +364,6 @@ def test_nothing_is_left_by_an_interrupt_or_without_accelerate(base, tmp_path, m
     assert list(tmp_path.iterdir()) == []
 
 
-PAIR = [(text, text) for text in SOME[0]]
-RECORDS = [{"text": text, "label": 0} for text in SOME[0]]
-
-
 @pytest.mark.parametrize(
     ("options", "word"),
     [
@@ -379,19 +371,16 @@ RECORDS = [{"text": text, "label": 0} for text in SOME[0]]
         ({"labels": np.ones(16, int)}, "labels holds one class only"),
         ({"labels": np.arange(16) + 1}, "labels holds the integers 1"),
         ({"labels": [0.5, np.nan] * 8}, r"labels\[1\] is nan"),
-        ({"labels": np.array(["x", None] * 8, dtype=object)}, r"labels\[1\] is None"),
         ({"texts": ["a", 3]}, r"X\[1\] is a int"),
-        ({"texts": [], "labels": []}, "no text"),
-        ({"texts": RECORDS}, r"row\['text'\]"),
+        ({"texts": [{"text": text} for text in SOME[0]]}, r"row\['text'\]"),
         ({"lam": -1.0}, "lam=-1.0"),
         ({"balance": "ema"}, "balance='ema'"),
         ({"penalty": "entropy"}, "'penalty'"),
         ({"penalty": "istar", "where": "first"}, "'where'"),
-        ({"recipe": "isotropy"}, "'recipe'"),
         ({"recipe": "isotropy-layer", "labels": [0] * 15 + [1]}, "1 of 16 texts with the label 1"),
         ({"recipe": "isotropy-layer", "labels": list("aabbccddeeffgghh")}, "2 of 16 texts"),
         ({"epochs": 0}, "'epochs'"),
-        ({"max_length": 3, "texts": PAIR}, "max_length=4 or more"),
+        ({"max_length": 3, "texts": [(text, text) for text in SOME[0]]}, "max_length=4 or more"),
     ],
 )
 def test_wrong_parameters(base, tmp_path, options, word):

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 from torch.utils.data import Subset
+from transformers import Trainer
 
 from isoadapt import TransformerEncoder
+from isoadapt.finetune import IsotropyTrainer
 from isoadapt.finetune._objective import Watch, check_where
 from isoadapt.geometry import Moments
 from isoadapt.geometry._isoscore import isoscore_star
@@ -25,11 +27,10 @@ from tests.finetune.runs import (
     make_rows,
     make_trainer,
     plain_model,
+    quiet_arguments,
     step_gradient,
 )
 from tests.tiny_models import TEXTS, make_model, make_tokenizer
-
-PLACES = ["head_input", "last", "all", [1]]
 
 
 def batch_of(rows):
@@ -114,20 +115,6 @@ def test_balanced_losses_are_those_of_the_joint_loss(tmp_path):
 # Which points
 
 
-def test_padding_never_counts():
-    narrow, wide = make_rows(8), make_rows(8)
-    for row in wide:
-        row["input_ids"] = row["input_ids"] + [1] * 5
-        row["attention_mask"] = row["attention_mask"] + [0] * 5
-    model = plain_model().double().train()
-    for place in PLACES:
-        place = check_where(place, model)
-        one, other = (points_of(model, place, rows) for rows in (narrow, wide))
-        torch.testing.assert_close(one.values, other.values)
-        assert torch.equal(one.rows, other.rows)
-    assert not model.classifier._forward_pre_hooks
-
-
 def test_all_is_the_union_of_the_layers_without_what_enters_the_first():
     model, rows = plain_model(), make_rows(8)
     states = model(**batch_of(rows), output_hidden_states=True).hidden_states
@@ -135,25 +122,20 @@ def test_all_is_the_union_of_the_layers_without_what_enters_the_first():
     expected = torch.cat([layer[kept] for layer in states[1:]])
     torch.testing.assert_close(points_of(model, "all", rows).values, expected)
     torch.testing.assert_close(points_of(model, "last", rows).values, states[-1][kept])
+    assert not model.classifier._forward_pre_hooks
     for layers, number in (([0], 0), ([-1], 2), ([1, 1], 1)):
         place = check_where(layers, model)
         torch.testing.assert_close(points_of(model, place, rows).values, states[number][kept])
 
 
-@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
-def test_the_head_input_is_what_an_encoder_embeds(architecture):
-    model = plain_model(architecture).eval()
-    tokenizer = make_tokenizer(architecture)
-    texts = [text for text in TEXTS if text]
-    expected = TransformerEncoder((model, tokenizer), pooling="head_input").transform(texts)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = "[PAD]"
-        model.config.pad_token_id = 1
-    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+def test_the_head_input_is_what_an_encoder_embeds():
+    model, tokenizer = plain_model().eval(), make_tokenizer()
+    expected = TransformerEncoder((model, tokenizer), pooling="head_input").transform(TEXTS)
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     with Watch(model, ["head_input"]) as watch:
         points = watch.points("head_input", model(**inputs), inputs)
     torch.testing.assert_close(points.values, torch.tensor(expected), atol=1e-5, rtol=1e-4)
-    assert points.rows.tolist() == list(range(len(texts)))
+    assert points.rows.tolist() == list(range(len(TEXTS)))
 
 
 @pytest.mark.parametrize(("architecture", "place"), [("bert", "all"), ("gpt2", "head_input")])
@@ -257,12 +239,10 @@ def test_it_is_renewed_at_the_start_of_each_epoch(tmp_path):
 
 
 def test_evaluation_sees_the_tasks_loss_alone(tmp_path):
-    rows = make_rows(16)
-    plain = make_trainer(plain_model(), rows, tmp_path, eval_dataset=rows)
-    penalised = make_trainer(
-        plain_model(), rows, tmp_path, CosRegLoss(), eval_dataset=rows, lam=100.0
-    )
-    assert plain.evaluate()["eval_loss"] == penalised.evaluate()["eval_loss"]
+    model, rows = plain_model(), make_rows(8)
+    trainer = make_trainer(model, rows, tmp_path, CosRegLoss(), eval_dataset=rows, lam=100.0)
+    expected = float(model(**batch_of(rows)).loss)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_accumulated_gradients_are_means_over_the_parts(tmp_path):
@@ -285,6 +265,57 @@ def test_accumulated_gradients_are_means_over_the_parts(tmp_path):
     reference._update_prior_covs()
     parts = [step_gradient(reference, rows[:8]), step_gradient(reference, rows[8:])]
     torch.testing.assert_close(found[0], sum(parts) / 2, atol=1e-6, rtol=1e-4)
+
+
+GPT2 = ("gpt2", "AutoModelForCausalLM")  # whose loss counts the labels of the step
+
+
+def language_rows(n):
+    """Texts of very different lengths, whose padding has no label."""
+    rows = make_rows(n)
+    for row in rows:
+        mask = row["attention_mask"]
+        row["labels"] = [i if m else -100 for i, m in zip(row["input_ids"], mask, strict=True)]
+    rows[0]["labels"][2:] = [-100] * 10
+    return rows
+
+
+def train_in_parts(trainer_class, model, rows, folder, **options):
+    """Logged losses and trained weights: steps of three parts each, and one of the remainder."""
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}
+    settings |= {"learning_rate": 0.05, "optim": "sgd", "max_grad_norm": 0.0}
+    settings |= {"lr_scheduler_type": "constant", "train_sampling_strategy": "sequential"}
+    args = quiet_arguments(folder, **settings)
+    trainer = trainer_class(model=model, args=args, train_dataset=rows, **options)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return torch.tensor(losses), torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def assert_same_training(ours, theirs):
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("language_model", [GPT2, ("bert", "AutoModelForMaskedLM")])
+def test_the_loss_is_that_of_the_plain_trainer(language_model, tmp_path):
+    """A loss that is not divided by the labels of the step: of one that knows it for a mean."""
+    models = [plain_model(*language_model) for _ in range(2)]
+    if language_model != GPT2:
+        models[0].accepts_loss_kwargs = False
+    theirs = train_in_parts(Trainer, models[0], language_rows(10), tmp_path)
+    options = {"penalty": CosRegLoss(), "lam": 0.0, "where": "last"}
+    ours = train_in_parts(IsotropyTrainer, models[1], language_rows(10), tmp_path, **options)
+    assert_same_training(ours, theirs)
+
+
+def test_a_first_batch_without_labels_does_not_decide(tmp_path):
+    rows = language_rows(8)
+    for row in rows[:2]:
+        row["labels"] = [-100] * len(row["labels"])
+    theirs = train_in_parts(Trainer, plain_model(*GPT2), rows, tmp_path)
+    ours = train_in_parts(IsotropyTrainer, plain_model(*GPT2), rows, tmp_path)
+    assert_same_training(ours, theirs)
 
 
 RESUMED = {  # in the first epoch and the second one, or between them

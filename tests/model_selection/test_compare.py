@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 from sklearn.base import BaseEstimator
 from sklearn.decomposition import PCA
 from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
@@ -106,8 +107,8 @@ def outlier_score(splits, foreign):
     """AUROC of cosine distances to ten training rows; placements are averaged over the splits."""
 
     def distances(rows, reference):
-        unit, others = (Z / np.linalg.norm(Z, axis=1)[:, None] for Z in (rows, reference))
-        return np.sort(1 - unit @ others.T, axis=1)[:, :10].mean(axis=1)
+        nearest = NearestNeighbors(n_neighbors=10, metric="cosine").fit(reference)
+        return nearest.kneighbors(rows)[0].mean(axis=1)
 
     scores = []
     for train, test in splits:
@@ -293,13 +294,12 @@ class TestRunsThatStop:
 
 class TestAdapters:
     def test_fast_and_all(self):
-        names = {
-            kind: [each.name for each in make_methods(kind, "logistic", "classify")]
+        fast, every = (
+            {each.name for each in make_methods(kind, "logistic", "classify")}
             for kind in ("fast", "all")
-        }
-        assert {"LogitPreservingWhitening", "IsotropyLayer, exact"} <= {*names["fast"]}
-        assert {*names["all"]} > {*names["fast"]}
-        assert "IsotropyLayer, minibatch" in {*names["all"]} - {*names["fast"]}
+        )
+        assert {"LogitPreservingWhitening", "IsotropyLayer, exact"} <= fast < every
+        assert "IsotropyLayer, minibatch" in every - fast
 
     def test_names_and_estimators(self):
         some = ["whitening", PCA(2), Whitening(), Whitening()]
@@ -324,18 +324,14 @@ class TestAdapters:
         ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "labels .*none of which occurs in y"),
         ({"X_test": X[:20], "y_test": y[:20]}, "so 0 are left"),
         ({"pairs": (["a"], ["b"], [1.0])}, "encoder="),
-        ({"pairs": (X, X, np.ones(len(X)))}, "different score"),
         ({"queries": X}, "documents, relevant"),
         ({"queries": X[:2], "documents": X, "relevant": [0, 99]}, r"relevant\[1\]=\[99\]"),
-        ({"head": "linear"}, "head='linear'"),
         ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "labels unknown"),
         ({"encoder_saw": True}, "X_test"),
         ({"cache": "folder"}, "random_state"),
         ({"groups": np.ones((45, 2))}, "groups has shape"),
         ({"groups": np.repeat([0, 1, 2], 30)}, "cv=5 folds, but X has 3 different"),
-        ({"groups_test": np.arange(60)}, "groups_test was given without X_test"),
         ({"cv": 1}, "cv=1"),
-        ({"cv": HALVES[:1]}, "gives 1 split"),
         ({"cv": [HALVES[0], (HALVES[0][0], HALVES[0][1] + 1)]}, "test rows of split 1"),
         ({"cv": [(np.arange(46), np.arange(45, 90))]}, "both for training and for test"),
     ],
@@ -466,8 +462,6 @@ class TestComparison:
         assert_same_rows(again, judged_elsewhere)
         figures = json.loads(json.dumps(judged_elsewhere.to_dict(), allow_nan=False))
         assert figures["verdict"]["similarity"] == judged_elsewhere.verdict("similarity")
-        shown = repr(judged_elsewhere)
-        assert judged_elsewhere.verdict() in shown.replace("\n  ", " ")
         rows = [row | {"adapter": f"<{row['adapter']}>"} for row in judged_elsewhere.rows]
         assert "<Whitening>" not in Comparison(rows, "", {}, [])._repr_html_()
 

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from joblib import parallel_config
-from scipy.special import logsumexp
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import make_classification, make_regression
 from sklearn.decomposition import PCA
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ParameterGrid
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ParameterGrid, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
@@ -80,11 +80,6 @@ def test_one_epoch_together_gives_the_weights_of_each_alone(adapter, grid):
         assert ours.history_[0]["train_loss"] == pytest.approx(loss, rel=1e-4, abs=1e-5)
 
 
-def log_likelihood(head, outputs, y):
-    """scikit-learn's neg_log_loss of logits and classes 0, 1, ..., without its checks."""
-    return np.mean(outputs[np.arange(len(y)), y] - logsumexp(outputs, axis=1))
-
-
 @pytest.mark.filterwarnings("ignore:this fit harms the task")
 def test_members_stop_when_they_would_alone_and_drop_out(monkeypatch):
     """The stopped ones cost nothing any more: later batches hold the others only."""
@@ -95,7 +90,7 @@ def test_members_stop_when_they_would_alone_and_drop_out(monkeypatch):
         return step(net, batch, **kwargs)
 
     stopping = {"patience": 2, "lr": 0.3, "lr_schedule": "constant", "ridge": 0.0}
-    adapter = IStarAdapter(HEAD, max_epochs=6, scoring=log_likelihood, random_state=0, **stopping)
+    adapter = IStarAdapter(HEAD, max_epochs=6, scoring="neg_log_loss", random_state=0, **stopping)
     grid = {"lam": [-3, 5], "random_state": [0, 1]}
     separate = one_by_one(adapter, grid)
     monkeypatch.setattr(AdapterNet, "train_step", counted)
@@ -290,3 +285,75 @@ def test_each_worker_gets_a_part(monkeypatch, plain, most, sizes):
         ours = AdapterSearchCV(ADAPTER, GRID, cv=2, n_jobs=2, refit=False).fit(X, Y)
     assert sorted(calls) == sizes  # folds of equal size are trained in one network
     assert_same_results(ours, plain)
+
+
+# --- sample_weight and groups, passed on ----------------------------------------------------------
+
+COUNTS = np.random.default_rng(0).integers(0, 4, size=len(X))
+GROUPS = np.random.default_rng(1).integers(0, 40, size=len(X))
+PIPE = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
+
+
+def same(*arguments, **options):
+    """Fit both searches to the same scores and the same best map, and return ours."""
+    ours, theirs = agree(*arguments, atol=3e-6, **options)
+    fitted = [search.best_estimator_.transform(X) for search in (ours, theirs)]
+    np.testing.assert_allclose(*fitted, rtol=1e-6)
+    return ours
+
+
+def test_weighted_candidates_are_trained_together(monkeypatch):
+    """In blocks, for each of which the embeddings of a fold are taken anew."""
+    count_members(monkeypatch, most=1)
+    options = {"scoring": "neg_log_loss", "cv": 2}
+    adapter = CosRegAdapter(lr=0.1, **QUICK)
+    ours = same(adapter, {"lam": [-1, 3]}, X, Y, {"sample_weight": COUNTS}, **options)
+    plain = AdapterSearchCV(adapter, {"lam": [-1, 3]}, refit=False, **options).fit(X, Y)
+    difference = plain.cv_results_["mean_test_score"] - ours.cv_results_["mean_test_score"]
+    assert np.abs(difference).min() > 1e-3
+
+
+def test_step_parameters_of_a_pipeline():
+    given = {"istaradapter__sample_weight": COUNTS, "istaradapter__groups": GROUPS}
+    options = {"cv": 2, "scoring": "neg_log_loss"}
+    ours = same(PIPE, {"istaradapter__lam": [-1, 3]}, X, Y, given, **options)
+    rows = StandardScaler().fit_transform(X)
+    lam = ours.best_params_["istaradapter__lam"]
+    alone = IStarAdapter(lam=lam, **QUICK).fit(rows, Y, COUNTS, GROUPS)
+    np.testing.assert_allclose(ours.transform(X), alone.transform(rows), rtol=1e-6)
+
+
+@pytest.mark.parametrize("in_pipeline", [False, True])
+def test_requested_weights_and_groups(in_pipeline):
+    """Also in other workers, to which the configuration of scikit-learn is passed on."""
+    given = {"sample_weight": COUNTS, "groups": GROUPS}
+    with config_context(enable_metadata_routing=True), parallel_config("threading"):
+        adapter = IStarAdapter(HEAD, **QUICK)
+        adapter.set_fit_request(sample_weight=True, groups=True)
+        adapter.set_score_request(sample_weight=True)
+        estimator, grid = adapter, {"lam": [-1, 3]}
+        if in_pipeline:
+            scaler = StandardScaler().set_fit_request(sample_weight=False)
+            estimator, grid = make_pipeline(scaler, adapter), {"istaradapter__lam": [-1, 3]}
+            # In scikit-learn 1.7 a pipeline's score has a sample_weight of its own to request.
+            estimator.set_score_request(sample_weight=True)
+        n_jobs = 2 if in_pipeline else None
+        same(estimator, grid, X, Y, given, cv=GroupKFold(2), n_jobs=n_jobs)
+
+
+def test_parameters_of_other_steps_are_fitted_one_at_a_time():
+    weights = {f"{name}__sample_weight": COUNTS for name in ("standardscaler", "istaradapter")}
+    with pytest.warns(UserWarning, match="parameters for other steps than the adapter"):
+        same(PIPE, {"istaradapter__lam": [1]}, X, Y, weights, cv=2, alone=[2])
+
+
+def test_folds_with_repeated_rows_side_by_side(monkeypatch):
+    """As on a GPU, in one network; folds of one size have different numbers of distinct rows."""
+    rows, labels = np.r_[X, X[:30]], np.r_[Y, Y[:30]]
+    cv = StratifiedKFold(3, shuffle=True, random_state=0)
+    sizes = {len(np.unique(rows[train], axis=0)) for train, _ in cv.split(rows, labels)}
+    assert len(sizes) > 1
+    calls = count_members(monkeypatch, most=100)
+    options = {"cv": cv, "scoring": "neg_log_loss"}
+    same(IStarAdapter(**QUICK), {"lam": [-1, 3]}, rows, labels, **options)
+    assert (len(calls), sum(calls)) == (len(sizes), 6)
