@@ -137,7 +137,6 @@ def test_texts_are_embedded_by_both_encoders_also_with_a_cache(found, tmp_path):
         ({"head": "logistic"}, "head"),
         ({"teacher": None}, "pass teacher="),
         ({"teacher": {"X": TAUGHT["X"]}}, "teacher has no vectors of X_test"),
-        ({"queries": ["a text"] * 30}, "queries .* encoder"),
         ({"X": WIDE["X"][:, : D - 1]}, "X has 4 columns"),
         ({"teacher": TAUGHT | {"X": TAUGHT["X_test"]}}, r"teacher\['X'\]"),
     ],

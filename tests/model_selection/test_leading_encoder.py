@@ -5,7 +5,6 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 
 from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder, Whitening
 from isoadapt.model_selection import AdapterSearchCV
@@ -78,31 +77,6 @@ class Centred(TransformerEncoder):
         return vectors - vectors.mean(0)
 
 
-class Doubled(AdaptedEncoder):
-    """Has a transform of its own."""
-
-    def transform(self, X):
-        return 2 * super().transform(X)
-
-
 def test_what_may_mix_rows_stays_inside_the_folds(checkpoint):
     pipe = make_pipeline(Centred(checkpoint), IStarAdapter(**QUICK))
     agree(pipe, {"istaradapter__lam": [-1, 1]}, TEXTS, Y, **OPTIONS, atol=1e-4)
-    model = Doubled(checkpoint, IStarAdapter(**QUICK))
-    with pytest.warns(UserWarning, match="AdaptedEncoder"):
-        ours, _ = agree(model, {"adapter__lam": [1]}, TEXTS, Y, **OPTIONS, alone=[2])
-    assert type(ours.best_estimator_) is Doubled
-    pipe = make_pipeline(TransformerEncoder(checkpoint), IStarAdapter(**QUICK))
-    with pytest.raises(ValueError, match=r"transformerencoder=.* in place of an encoder"):
-        AdapterSearchCV(pipe, {"transformerencoder": [FunctionTransformer()]}).fit(TEXTS, Y)
-
-
-def test_resumed_from_a_cache(checkpoint, tmp_path):
-    model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
-    results = [
-        AdapterSearchCV(model, {"adapter__lam": [1, 2]}, cv=2, cache=tmp_path)
-        .fit(TEXTS, Y)
-        .cv_results_
-        for _ in range(2)
-    ]
-    assert results[1]["mean_fit_time"].tolist() == results[0]["mean_fit_time"].tolist()

@@ -80,19 +80,6 @@ def test_an_interrupted_training_goes_on_to_the_last_bit(
     assert epochs.count == needed - 3
 
 
-def test_members_that_stopped_early_stay_stopped(tmp_path, epochs, monkeypatch):
-    keep, kept = AdapterNet.keep, []
-    monkeypatch.setattr(AdapterNet, "keep", lambda net, left: (kept.append(left), keep(net, left)))
-    options = {"patience": 2, "lr": 0.3, "lr_schedule": "constant", "ridge": 0.0, "random_state": 0}
-    adapter = IStarAdapter(max_epochs=12, **options)
-    options = {"estimator": adapter, "grid": {"lam": [-3, 1, 5]}, "cv": 3}
-    whole = search(**options)
-    assert kept
-    interrupt(tmp_path, epochs, epochs.count - 1, **options)
-    assert_same_scores(search(tmp_path, **options), whole)
-    assert epochs.count <= 2
-
-
 def test_finished_blocks_are_read(tmp_path, epochs, monkeypatch):
     count_members(monkeypatch, 2)
     whole = search()
