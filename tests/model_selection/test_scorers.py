@@ -134,7 +134,7 @@ SCORES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, float("nan")])
 
 
 class TestBestAboveFloor:
-    @settings(max_examples=40, derandomize=True)
+    @settings(max_examples=60, derandomize=True)
     @given(
         st.lists(st.tuples(SCORES, SCORES), min_size=1, max_size=8).filter(
             lambda pairs: any(task == task and isotropy == isotropy for task, isotropy in pairs)

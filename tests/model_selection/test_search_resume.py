@@ -70,7 +70,7 @@ def test_an_interrupted_training_goes_on_to_the_last_bit(
     tmp_path, epochs, monkeypatch, options, members
 ):
     count_members(monkeypatch, members)
-    estimator = IStarAdapter(max_epochs=3, random_state=0, **options)
+    estimator = IStarAdapter(max_epochs=4, random_state=0, **options)
     whole = search(None, estimator, return_train_score=True)
     needed = epochs.count
     for stop in (3, 2):  # the second time, one epoch later
