@@ -234,7 +234,7 @@ def test_it_is_renewed_at_the_start_of_each_epoch(tmp_path):
 def test_evaluation_sees_the_tasks_loss_alone(tmp_path):
     model, rows = plain_model(), make_rows(8)
     trainer = make_trainer(model, rows, tmp_path, CosRegLoss(), eval_dataset=rows, lam=100.0)
-    expected = float(model(**batch_of(rows)).loss)
+    expected = model(**batch_of(rows)).loss.item()
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 

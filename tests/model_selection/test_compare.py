@@ -287,9 +287,9 @@ class TestAdapters:
         assert "IsotropyLayer, minibatch" in every - fast
 
     def test_names_and_estimators(self):
-        some = ["whitening", PCA(2), Whitening(), Whitening()]
+        some = ["whitening", PCA(5), Whitening(), Whitening()]
         names = list(compare_adapters(X, y, some, **TEST).estimators)
-        assert names == ["Whitening", "PCA(n_components=2)", "Whitening()", "Whitening() (2)"]
+        assert names == ["Whitening", "PCA(n_components=5)", "Whitening()", "Whitening() (2)"]
 
     def test_random_states_are_set_where_there_is_none(self):
         found = seeded(make_pipeline(PCA(random_state=3), IStarAdapter()), 7).get_params()

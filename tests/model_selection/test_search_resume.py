@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
 
-from isoadapt import IStarAdapter, Whitening
+from isoadapt import IStarAdapter, LinearHead, Whitening
 from isoadapt.adapters import _together
 from isoadapt.adapters._training._loop import AdapterNet
 from isoadapt.model_selection import AdapterSearchCV
 from tests.model_selection.searches import count_members
 
 X, Y = make_classification(90, 8, n_informative=6, n_classes=3, random_state=0)
-ADAPTER = IStarAdapter(max_epochs=3, random_state=0)
+HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
+ADAPTER = IStarAdapter(HEAD, max_epochs=3, random_state=0)
 GRID = {"lam": [-1, 0.5, 2, 4]}
 pytestmark = [
     pytest.mark.usefixtures("fixed_penalties"),
@@ -70,7 +72,7 @@ def test_an_interrupted_training_goes_on_to_the_last_bit(
     tmp_path, epochs, monkeypatch, options, members
 ):
     count_members(monkeypatch, members)
-    estimator = IStarAdapter(max_epochs=4, random_state=0, **options)
+    estimator = IStarAdapter(HEAD, max_epochs=4, random_state=0, **options)
     whole = search(None, estimator, return_train_score=True)
     needed = epochs.count
     for stop in (3, 2):  # the second time, one epoch later
@@ -115,14 +117,14 @@ def test_fits_done_one_at_a_time_are_kept(tmp_path, monkeypatch):
 
 
 def test_other_searches_are_not_mixed_up(tmp_path, epochs):
-    one = {"grid": {"lam": [3]}, "estimator": IStarAdapter(max_epochs=1, random_state=0)}
+    one = {"grid": {"lam": [3]}, "estimator": IStarAdapter(HEAD, max_epochs=1, random_state=0)}
     search(tmp_path, **one)
     needed = epochs.count
     others = [
         {"y": (Y + 1) % 3},
         {"scoring": "neg_log_loss"},
         {"grid": {"lam": [4]}},
-        {"estimator": IStarAdapter(max_epochs=1, random_state=0, zeta=0.9)},
+        {"estimator": IStarAdapter(HEAD, max_epochs=1, random_state=0, zeta=0.9)},
     ]
     for options in others:
         epochs.count = 0
