@@ -21,8 +21,7 @@ from tests.finetune.runs import Items, Stream
 from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model, save_pair
 
 QUICK = {"epochs": 1, "batch_size": 8, "random_state": 0, "device": "cpu"}
-STILL = QUICK | {"lr": 1e-12}
-LONGER = QUICK | {"epochs": 12, "lr": 3e-3}
+LONGER = QUICK | {"epochs": 8, "lr": 1e-2, "batch_size": 16}
 
 
 def make_texts(n):
@@ -100,22 +99,28 @@ def test_it_learns_pairs_with_named_classes_and_saves_an_ordinary_checkpoint(bas
 
 
 def test_floats_are_learned_by_one_output_and_the_recipe_of_the_isotropy_layer(base, tmp_path):
-    options = LONGER | {"epochs": 15, "recipe": "isotropy-layer"}
+    options = LONGER | {"recipe": "isotropy-layer"}
     folder = finetune_text_classifier(base, TEXTS, LABELS - 0.5, tmp_path / "out", **options)
     predicted = outputs(folder, TEXTS)
     assert predicted.shape == (64, 1)
     assert np.mean((predicted[:, 0] > 0).numpy() == LABELS) > 0.9
 
 
-def test_a_single_step_trains(base, tmp_path):
-    first, second = (
-        weights(finetune_text_classifier(base, TEXTS[:8], LABELS[:8], tmp_path / str(lr), **run))
-        for lr, run in ((lr, QUICK | {"lr": lr, "batch_size": 16}) for lr in (1e-12, 1e-3))
-    )
-    assert max(float((first[name] - second[name]).abs().max()) for name in first) > 1e-4
+def test_a_single_step_trains_and_a_terminal_shows_a_bar(base, tmp_path, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    options = QUICK | {"lr": 1e-3, "batch_size": 16, "verbose": 1}
+    out = finetune_text_classifier(base, TEXTS[:8], LABELS[:8], tmp_path / "out", **options)
+    assert "Fine-tuning: 100%" in terminal.getvalue()
+    after, before = weights(out), BertModel.from_pretrained(base, dtype=torch.float32).state_dict()
+    changes = [(after[f"bert.{name}"] - value).abs().max() for name, value in before.items()]
+    assert max(changes) > 1e-4
 
 
-def test_the_seed_decides_and_global_generators_stay_as_they_are(base, tuned, tmp_path, capfd):
+def test_the_seed_decides_and_global_generators_stay_as_they_are(
+    base, tuned, tmp_path, capfd, monkeypatch
+):
     def draw():
         return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
 
@@ -131,8 +136,9 @@ def test_the_seed_decides_and_global_generators_stay_as_they_are(base, tuned, tm
     assert capfd.readouterr() == ("", "")
     assert draw() == expected
     assert same(weights(again), weights(tuned))
-    other = QUICK | {"random_state": 4}
-    other = finetune_text_classifier(base, *SOME, tmp_path / "other", **other)
+    monkeypatch.setattr(IsotropyTrainer, "train", lambda self: None)
+    options = QUICK | {"random_state": 4}
+    other = finetune_text_classifier(base, *SOME, tmp_path / "other", **options)
     heads = [weights(folder)["classifier.weight"] for folder in (other, tuned)]
     assert (heads[0] - heads[1]).abs().max() > 1e-2  # more than two steps of training change
 
@@ -144,61 +150,55 @@ def test_a_penalty_changes_the_training_in_the_direction_of_its_weight(base, tmp
     AutoTokenizer.from_pretrained(base).save_pretrained(still)
     options = QUICK | {"epochs": 3, "lr": 1e-3, "batch_size": 32, "penalty": "isotropy-layer"}
     scores = []
-    for lam in (-1.0, 0.0, 1.0):
+    for lam in (-1.0, 1.0):
         folder = finetune_text_classifier(
             still, TEXTS, LABELS, tmp_path / str(lam), lam=lam, **options
         )
         encoder, _ = load_checkpoint(folder, device="cpu")
         scores.append(isoscore(encoder.transform(TEXTS)))
-    assert scores[2] > 1.1 * scores[1] > 1.2 * scores[0]
+    assert scores[1] > 1.2 * scores[0]
 
 
 # --- what it may start from -----------------------------------------------------------------------
-
-KINDS = {"one": "single_label_classification", "several": "multi_label_classification"}
 
 
 @pytest.mark.parametrize(
     ("n_outputs", "start", "labels"),
     [
-        (2, "one", LABELS[:16] / 2),
-        (4, "one", np.array(["x", "y", "z", "x"] * 4)),
-        (1, "regression", LABELS[:16]),
+        (4, "single_label_classification", np.array(["x", "y", "z", "x"] * 4)),
         (2, "regression", np.arange(16) % 3),
-        (2, "several", LABELS[:16]),
-        (3, "several", LABELS[:16] / 2),
+        (3, "multi_label_classification", LABELS[:16] / 2),
     ],
 )
-def test_a_checkpoint_of_any_task_may_be_the_start(n_outputs, start, labels, tmp_path):
-    kind = KINDS.get(start, start)
-    start = save_model(tmp_path / "base", num_labels=n_outputs, problem_type=kind)
+def test_a_checkpoint_of_any_task_may_be_the_start(n_outputs, start, labels, tmp_path, runs):
+    start = save_model(tmp_path / "base", num_labels=n_outputs, problem_type=start)
     out = finetune_text_classifier(start, SOME[0], labels, tmp_path / "out", **QUICK)
     config, names = AutoConfig.from_pretrained(out), ["LABEL_0"]
     if labels.dtype.kind != "f":
         names = [name if isinstance(name, str) else f"LABEL_{name}" for name in np.unique(labels)]
-    assert config.problem_type == ("regression" if len(names) == 1 else KINDS["one"])
+    kind = "regression" if len(names) == 1 else "single_label_classification"
+    assert config.problem_type == kind
     assert config.id2label == dict(enumerate(names))
     assert config.label2id == {name: i for i, name in config.id2label.items()}
     encoder, head = load_checkpoint(out)
     assert head.predict(encoder.transform(TEXTS[:3])).dtype.kind == labels.dtype.kind
 
 
-def test_a_fitting_head_is_kept_and_any_other_replaced(tuned, tmp_path):
-    again = finetune_text_classifier(tuned, *SOME, tmp_path / "again", **STILL)
-    expected = weights(tuned)["classifier.weight"]
-    torch.testing.assert_close(weights(again)["classifier.weight"], expected)
-    three = finetune_text_classifier(tuned, SOME[0], [0, 1, 2, 0] * 4, tmp_path / "three", **STILL)
+def test_a_fitting_head_is_kept_and_any_other_replaced(tuned, tmp_path, runs):
+    again = finetune_text_classifier(tuned, *SOME, tmp_path / "again", **QUICK)
+    assert same(weights(again), weights(tuned))
+    three = finetune_text_classifier(tuned, SOME[0], [0, 1, 2, 0] * 4, tmp_path / "three", **QUICK)
     assert weights(three)["classifier.weight"].shape == (3, 16)
 
 
-def test_a_checkpoint_with_isobn_is_trained_on_without(tuned, tmp_path):
+def test_a_checkpoint_with_isobn_is_trained_on_without(tuned, tmp_path, runs):
     tokenizer = AutoTokenizer.from_pretrained(tuned)
     model = add_isobn(AutoModelForSequenceClassification.from_pretrained(tuned))
     model.train()(**tokenizer(TEXTS, padding=True, return_tensors="pt"))
     for saved in (model, tokenizer):
         saved.save_pretrained(tmp_path / "isobn")
     expected = outputs(tmp_path / "isobn", TEXTS)
-    folder = finetune_text_classifier(tmp_path / "isobn", *SOME, tmp_path / "out", **STILL)
+    folder = finetune_text_classifier(tmp_path / "isobn", *SOME, tmp_path / "out", **QUICK)
     torch.testing.assert_close(outputs(folder, TEXTS), expected)
     assert not hasattr(AutoConfig.from_pretrained(folder), "isoadapt_isobn")
     with pytest.raises(ValueError, match="saved without IsoBN"):
@@ -216,14 +216,11 @@ def test_a_transformer_inside_a_folder_of_sentence_transformers(base, tuned, tmp
 
 def test_texts_and_labels_may_be_in_any_container(base, tmp_path, runs):
     halves = torch.arange(16) / 2
-    column = pytest.importorskip("datasets").Dataset.from_dict({"a": SOME[0], "b": halves.tolist()})
     kinds = [
         (tuple(SOME[0]), halves.numpy()),
-        (Items(SOME[0]), halves.bfloat16()),
         (Subset(Items([*SOME[0], "cat"]), range(16)), halves.clone().requires_grad_()),
         (Stream(SOME[0]), list(halves.bfloat16())),
-        (column["a"], Items(halves.tolist())),
-        (pd.Series(SOME[0]), column["b"]),
+        (pd.Series(SOME[0]), Items(halves.tolist())),
     ]
     for number, (texts, labels) in enumerate(kinds):
         finetune_text_classifier(base, texts, labels, tmp_path / str(number), **QUICK)
@@ -241,10 +238,7 @@ def test_texts_and_labels_may_be_in_any_container(base, tmp_path, runs):
         ("cosreg", None, CosRegLoss(), "last"),
         ("spectrum-control", None, SpectrumControlLoss(), "head_input"),
         ("topological-entropy", None, PersistentEntropyLoss(), "head_input"),
-        ("isotropy-layer", None, IsoScoreLoss(), "head_input"),
         (CosRegLoss(), None, CosRegLoss(), "head_input"),
-        (CosRegLoss(), "last", CosRegLoss(), "last"),
-        ("cosreg", (1, 2), CosRegLoss(), (1, 2)),
         ("cosreg", 2, CosRegLoss(), (2,)),
     ],
 )
@@ -338,16 +332,6 @@ def test_a_folder_is_replaced_only_if_asked_and_the_model_itself_never(base, tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "link", "out"]
 
 
-def test_an_interrupt_in_training_leaves_nothing(base, tmp_path, monkeypatch):
-    def step(self, model, inputs, *rest):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(IsotropyTrainer, "training_step", step)
-    with pytest.raises(KeyboardInterrupt):
-        finetune_text_classifier(base, *SOME, tmp_path / "a" / "out", **QUICK)
-    assert list(tmp_path.iterdir()) == []
-
-
 ONE_STEP = {"batch_size": 16, "warmup": 0.0}  # whose loss is finite
 
 
@@ -355,11 +339,9 @@ ONE_STEP = {"batch_size": 16, "warmup": 0.0}  # whose loss is finite
     "options",
     [
         {"penalty": "istar"},
-        {"penalty": "spectrum-control", "lr": 1e4, "epochs": 2},
         ONE_STEP,
         ONE_STEP | {"weight_decay": 0.0, "lr": 1e20},  # so are its weights
         ONE_STEP | {"recipe": "isotropy-layer"},
-        ONE_STEP | {"recipe": "isotropy-layer", "labels": np.arange(16) / 16},
     ],
 )
 def test_a_diverging_loss_is_reported(base, tmp_path, options):
@@ -369,26 +351,17 @@ def test_a_diverging_loss_is_reported(base, tmp_path, options):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bar_is_shown_on_a_terminal_only_if_asked(base, tmp_path, monkeypatch):
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
-    finetune_text_classifier(base, *SOME, tmp_path / "quiet", **QUICK)
-    assert terminal.getvalue() == ""
-    finetune_text_classifier(base, *SOME, tmp_path / "out", verbose=1, **QUICK)
-    assert "Fine-tuning: 100%" in terminal.getvalue()
-    assert "2/2" in terminal.getvalue()
+def test_nothing_is_left_by_an_interrupt_or_without_accelerate(base, tmp_path, monkeypatch):
+    def train(self):
+        raise KeyboardInterrupt
 
-
-def test_without_accelerate_nothing_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(IsotropyTrainer, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        finetune_text_classifier(base, *SOME, tmp_path / "a" / "out", **QUICK)
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(ImportError, match=r"needs accelerate.*isoadapt\[finetune\]"):
-        finetune_text_classifier("no such model", *SOME, tmp_path / "a" / "out")
+        finetune_text_classifier(base, *SOME, tmp_path / "a" / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-PAIR = [(text, text) for text in SOME[0]]
-RECORDS = [{"text": text, "label": 0} for text in SOME[0]]
 
 
 @pytest.mark.parametrize(
@@ -398,33 +371,16 @@ RECORDS = [{"text": text, "label": 0} for text in SOME[0]]
         ({"labels": np.ones(16, int)}, "labels holds one class only"),
         ({"labels": np.arange(16) + 1}, "labels holds the integers 1"),
         ({"labels": [0.5, np.nan] * 8}, r"labels\[1\] is nan"),
-        ({"labels": [0.5, 1e300] * 8}, r"labels\[1\] is 1e\+300"),
-        ({"labels": np.zeros((16, 1))}, r"labels has shape \(16, 1\)"),
-        ({"labels": [[0], [1, 2]] * 8}, "labels"),
-        ({"labels": np.array(["x", None] * 8, dtype=object)}, r"labels\[1\] is None"),
-        ({"labels": [0, "a"] * 8}, r"labels\[0\] is 0 .int"),
         ({"texts": ["a", 3]}, r"X\[1\] is a int"),
-        ({"texts": "a"}, "list of texts"),
-        ({"texts": [], "labels": []}, "no text"),
-        ({"texts": RECORDS}, r"row\['text'\]"),
-        ({"texts": Items(RECORDS)}, r"row\['text'\]"),
+        ({"texts": [{"text": text} for text in SOME[0]]}, r"row\['text'\]"),
         ({"lam": -1.0}, "lam=-1.0"),
         ({"balance": "ema"}, "balance='ema'"),
-        ({"where": "last"}, "where='last'"),
         ({"penalty": "entropy"}, "'penalty'"),
         ({"penalty": "istar", "where": "first"}, "'where'"),
-        ({"penalty": "istar", "where": [1, 7]}, "to 2, not 7"),
-        ({"penalty": "istar", "lam": float("nan")}, "'lam'"),
-        ({"penalty": "istar", "balance": "mean"}, "'balance'"),
-        ({"recipe": "isotropy"}, "'recipe'"),
         ({"recipe": "isotropy-layer", "labels": [0] * 15 + [1]}, "1 of 16 texts with the label 1"),
         ({"recipe": "isotropy-layer", "labels": list("aabbccddeeffgghh")}, "2 of 16 texts"),
-        ({"recipe": "isotropy-layer", "texts": TEXTS[:3], "labels": [0.1, 0.2, 0.3]}, "3 texts"),
         ({"epochs": 0}, "'epochs'"),
-        ({"lr": 0}, "'lr'"),
-        ({"batch_size": 0}, "'batch_size'"),
-        ({"max_length": 2}, "max_length=3 or more"),
-        ({"max_length": 3, "texts": PAIR}, "max_length=4 or more"),
+        ({"max_length": 3, "texts": [(text, text) for text in SOME[0]]}, "max_length=4 or more"),
     ],
 )
 def test_wrong_parameters(base, tmp_path, options, word):
@@ -434,13 +390,8 @@ def test_wrong_parameters(base, tmp_path, options, word):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_are_safetensors_inside_the_folder(base, tmp_path):
+def test_weights_are_safetensors(base, tmp_path):
     folder = shutil.copytree(base, tmp_path / "model")
-    for name, word in (("../x.safetensors", "not inside"), ("x.bin", "only safetensors")):
-        (folder / "config.json").write_text(json.dumps({"transformers_weights": name}))
-        with pytest.raises(ValueError, match=word):
-            finetune_text_classifier(folder, *SOME, tmp_path / "out", **QUICK)
-    shutil.copyfile(base / "config.json", folder / "config.json")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(OSError, match="safetensors"):
         finetune_text_classifier(folder, *SOME, tmp_path / "out", **QUICK)

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 from torch.utils.data import Subset
+from transformers import Trainer
 
 from isoadapt import TransformerEncoder
+from isoadapt.finetune import IsotropyTrainer
 from isoadapt.finetune._objective import Watch, check_where
 from isoadapt.geometry import Moments
 from isoadapt.geometry._isoscore import isoscore_star
@@ -25,20 +27,10 @@ from tests.finetune.runs import (
     make_rows,
     make_trainer,
     plain_model,
+    quiet_arguments,
     step_gradient,
 )
 from tests.tiny_models import TEXTS, make_model, make_tokenizer
-
-PENALTIES = {
-    "istar": lambda: IsoScoreLoss(0.3, "linear"),
-    "isoscore": lambda: IsoScoreLoss(),
-    "corrected": lambda: IsoScoreLoss(bias_corrected=True),
-    "cosreg": lambda: CosRegLoss(),
-    "spectrum": lambda: SpectrumControlLoss(),
-    "entropy": lambda: PersistentEntropyLoss(),
-    "all bars": lambda: PersistentEntropyLoss("all"),
-}
-PLACES = ["head_input", "last", "all", [1]]
 
 
 def batch_of(rows):
@@ -59,22 +51,19 @@ def steps(trainer):
 
 
 @pytest.mark.parametrize(
-    ("name", "where"),
+    ("penalty", "where"),
     [
-        ("istar", "all"),
-        ("istar", "head_input"),
-        ("isoscore", [1]),
-        ("corrected", "last"),
-        ("cosreg", "last"),
-        ("spectrum", "head_input"),
-        ("entropy", "head_input"),
-        ("all bars", [1]),
+        (IsoScoreLoss(0.3, "linear"), "all"),
+        (IsoScoreLoss(bias_corrected=True), [1]),
+        (CosRegLoss(), "last"),
+        (SpectrumControlLoss(), "head_input"),
+        (PersistentEntropyLoss(), "head_input"),
     ],
 )
-def test_the_gradient_through_two_layers_equals_finite_differences(name, where, tmp_path):
+def test_the_gradient_through_two_layers_equals_finite_differences(penalty, where, tmp_path):
     model = plain_model().double()
     rows = make_rows(24)
-    trainer = make_trainer(model, rows, tmp_path, PENALTIES[name](), where=where, lam=3.0)
+    trainer = make_trainer(model, rows, tmp_path, penalty, where=where, lam=3.0)
     trainer._update_prior_covs()
     step_gradient(trainer, rows)  # a penalty that takes its scale from the first call has it now
     slope = step_gradient(trainer, rows)
@@ -97,7 +86,7 @@ def test_the_gradient_through_two_layers_equals_finite_differences(name, where, 
 
 
 def test_several_penalties_add_up(tmp_path):
-    rows = make_rows(16)
+    rows = make_rows(8)
     penalties, places = [CosRegLoss(), IsoScoreLoss()], ["last", "head_input"]
     both = step_gradient(
         make_trainer(plain_model(), rows, tmp_path, penalties, lam=[2.0, -0.5], where=places), rows
@@ -126,20 +115,6 @@ def test_balanced_losses_are_those_of_the_joint_loss(tmp_path):
 # Which points
 
 
-def test_padding_never_counts():
-    narrow, wide = make_rows(8), make_rows(8)
-    for row in wide:
-        row["input_ids"] = row["input_ids"] + [1] * 5
-        row["attention_mask"] = row["attention_mask"] + [0] * 5
-    model = plain_model().double().train()
-    for place in PLACES:
-        place = check_where(place, model)
-        one, other = (points_of(model, place, rows) for rows in (narrow, wide))
-        torch.testing.assert_close(one.values, other.values)
-        assert torch.equal(one.rows, other.rows)
-    assert not model.classifier._forward_pre_hooks
-
-
 def test_all_is_the_union_of_the_layers_without_what_enters_the_first():
     model, rows = plain_model(), make_rows(8)
     states = model(**batch_of(rows), output_hidden_states=True).hidden_states
@@ -147,30 +122,23 @@ def test_all_is_the_union_of_the_layers_without_what_enters_the_first():
     expected = torch.cat([layer[kept] for layer in states[1:]])
     torch.testing.assert_close(points_of(model, "all", rows).values, expected)
     torch.testing.assert_close(points_of(model, "last", rows).values, states[-1][kept])
+    assert not model.classifier._forward_pre_hooks
     for layers, number in (([0], 0), ([-1], 2), ([1, 1], 1)):
         place = check_where(layers, model)
         torch.testing.assert_close(points_of(model, place, rows).values, states[number][kept])
 
 
-@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
-def test_the_head_input_is_what_an_encoder_embeds(architecture):
-    model = plain_model(architecture).eval()
-    tokenizer = make_tokenizer(architecture)
-    texts = [text for text in TEXTS if text]
-    expected = TransformerEncoder((model, tokenizer), pooling="head_input").transform(texts)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = "[PAD]"
-        model.config.pad_token_id = 1
-    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+def test_the_head_input_is_what_an_encoder_embeds():
+    model, tokenizer = plain_model().eval(), make_tokenizer()
+    expected = TransformerEncoder((model, tokenizer), pooling="head_input").transform(TEXTS)
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     with Watch(model, ["head_input"]) as watch:
         points = watch.points("head_input", model(**inputs), inputs)
     torch.testing.assert_close(points.values, torch.tensor(expected), atol=1e-5, rtol=1e-4)
-    assert points.rows.tolist() == list(range(len(texts)))
+    assert points.rows.tolist() == list(range(len(TEXTS)))
 
 
-@pytest.mark.parametrize(
-    ("architecture", "place"), [("bert", "head_input"), ("bert", "all"), ("gpt2", "head_input")]
-)
+@pytest.mark.parametrize(("architecture", "place"), [("bert", "all"), ("gpt2", "head_input")])
 def test_without_a_mask_padding_is_told_by_its_number(architecture, place):
     model = plain_model(architecture, pad_token_id=1)
     rows = make_rows(8)
@@ -184,8 +152,7 @@ def test_without_a_mask_padding_is_told_by_its_number(architecture, place):
         expected = watch.points(place, outputs, masked)
     torch.testing.assert_close(found.values, expected.values)
     if place == "head_input":
-        head = model.classifier if architecture == "bert" else model.score
-        torch.testing.assert_close(head(found.values), outputs.logits)
+        torch.testing.assert_close(model.score(found.values), outputs.logits)
 
 
 def test_points_of_language_models():
@@ -227,17 +194,11 @@ def test_no_more_tokens_are_read_than_allowed(tmp_path):
     assert trainer.state.log_history[-1]["shrinkage_points"] == 37
 
 
-def test_it_is_not_computed_where_nothing_looks_at_it(tmp_path):
-    penalties = [IsoScoreLoss(0.0), CosRegLoss(), PersistentEntropyLoss()]
-    trainer = make_trainer(plain_model(), make_rows(8), tmp_path, penalties)
-    assert trainer.isotropy_objective.needs_prior_cov() == []
-
-
 def test_it_is_that_of_all_points_in_evaluation_mode_of_any_dataset(tmp_path):
     rows = make_rows(16)
-    kinds = [rows, Items(rows), Stream(rows), Subset(Items(rows + rows), range(16))]
+    kinds = [rows, Stream(rows), Subset(Items(rows + rows), range(16))]
     dataset = pytest.importorskip("datasets").Dataset.from_list([{**r, "text": "x"} for r in rows])
-    kinds += [dataset, dataset.with_format("torch"), dataset.to_iterable_dataset()]
+    kinds += [dataset.with_format("torch"), dataset.to_iterable_dataset()]
     options = {"where": "all", "arguments": {"max_steps": 1}}
     for kind in kinds:
         model = make_model("bert")  # with dropout
@@ -252,45 +213,33 @@ def test_it_is_that_of_all_points_in_evaluation_mode_of_any_dataset(tmp_path):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [list, Stream])
-def test_it_is_renewed_at_the_start_of_each_epoch(kind, tmp_path):
+def test_it_is_renewed_at_the_start_of_each_epoch(tmp_path):
     """Also of a stream, which does not say how long it is."""
-    rows, model = make_rows(16), make_model("bert")
-    arguments = {"max_steps": 5, "learning_rate": 1e-2}
-    trainer = make_trainer(model, kind(rows), tmp_path, IsoScoreLoss(0.2), arguments, where="all")
-    found, joined = [], trainer._join
-
-    def join(*args):
-        found.append(trainer.isotropy_objective.prior_covs[0])
-        return joined(*args)
-
-    trainer._join = join
+    rows, arguments = make_rows(16), {"max_steps": 3, "learning_rate": 1e-2}
+    penalty, model = IsoScoreLoss(0.2), plain_model()
+    trainer = make_trainer(model, Stream(rows), tmp_path, penalty, arguments, where="last")
+    trainer._update_prior_covs()
+    before = trainer.isotropy_objective.prior_covs[0]
     trainer.train()
-    assert [found[k] is found[k + 1] for k in range(4)] == [True, False, True, False]
-    assert not torch.allclose(found[1], found[2], rtol=1e-2)
-    assert not torch.allclose(found[3], found[4], rtol=1e-2)
-    n_tokens = 2 * sum(sum(row["attention_mask"]) for row in rows)
+    assert not torch.allclose(trainer.isotropy_objective.prior_covs[0], before, rtol=1e-2)
+    n_tokens = sum(sum(row["attention_mask"]) for row in rows)
     logged = [entry for entry in trainer.state.log_history if "shrinkage_points" in entry]
-    assert [(each["step"], each["shrinkage_points"]) for each in logged] == [
-        (step, n_tokens) for step in (0, 2, 4)
-    ]
+    assert [each["step"] for each in logged] == [0, 2]
+    assert [each["shrinkage_points"] for each in logged] == [n_tokens] * 2
 
 
 # What the Trainer promises
 
 
 def test_evaluation_sees_the_tasks_loss_alone(tmp_path):
-    rows = make_rows(16)
-    plain = make_trainer(plain_model(), rows, tmp_path, eval_dataset=rows)
-    penalised = make_trainer(
-        plain_model(), rows, tmp_path, CosRegLoss(), eval_dataset=rows, lam=100.0
-    )
-    assert plain.evaluate()["eval_loss"] == penalised.evaluate()["eval_loss"]
+    model, rows = plain_model(), make_rows(8)
+    trainer = make_trainer(model, rows, tmp_path, CosRegLoss(), eval_dataset=rows, lam=100.0)
+    expected = model(**batch_of(rows)).loss.item()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("balance", [None, "cumulative"])
-def test_accumulated_gradients_are_means_over_the_parts(balance, tmp_path):
-    rows, options = make_rows(16), {"where": "all", "lam": 2.0, "balance": balance}
+def test_accumulated_gradients_are_means_over_the_parts(tmp_path):
+    rows, options = make_rows(16), {"where": "all", "lam": 2.0, "balance": "cumulative"}
     arguments = {"gradient_accumulation_steps": 2, "train_sampling_strategy": "sequential"}
     penalty = IsoScoreLoss(0.3, "linear")
     trainer = make_trainer(plain_model(), rows, tmp_path, penalty, arguments, **options)
@@ -311,10 +260,51 @@ def test_accumulated_gradients_are_means_over_the_parts(balance, tmp_path):
     torch.testing.assert_close(found[0], sum(parts) / 2, atol=1e-6, rtol=1e-4)
 
 
+GPT2 = ("gpt2", "AutoModelForCausalLM")  # whose loss counts the labels of the step
+
+
+def language_rows(n):
+    """Texts of very different lengths, whose padding has no label."""
+    rows = make_rows(n)
+    for row in rows:
+        mask = row["attention_mask"]
+        row["labels"] = [i if m else -100 for i, m in zip(row["input_ids"], mask, strict=True)]
+    rows[0]["labels"][2:] = [-100] * 10
+    return rows
+
+
+def train_in_parts(trainer_class, model, rows, folder, **options):
+    """Logged losses and trained weights: steps of three parts each, and one of the remainder."""
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}
+    settings |= {"learning_rate": 0.05, "optim": "sgd", "max_grad_norm": 0.0}
+    settings |= {"lr_scheduler_type": "constant", "train_sampling_strategy": "sequential"}
+    args = quiet_arguments(folder, **settings)
+    trainer = trainer_class(model=model, args=args, train_dataset=rows, **options)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return torch.tensor(losses), torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def assert_same_training(ours, theirs):
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("language_model", [GPT2, ("bert", "AutoModelForMaskedLM")])
+def test_the_loss_is_that_of_the_plain_trainer(language_model, tmp_path):
+    """A loss that is not divided by the labels of the step: of one that knows it for a mean."""
+    models = [plain_model(*language_model) for _ in range(2)]
+    if language_model != GPT2:
+        models[0].accepts_loss_kwargs = False
+    theirs = train_in_parts(Trainer, models[0], language_rows(10), tmp_path)
+    options = {"penalty": CosRegLoss(), "lam": 0.0, "where": "last"}
+    ours = train_in_parts(IsotropyTrainer, models[1], language_rows(10), tmp_path, **options)
+    assert_same_training(ours, theirs)
+
+
 RESUMED = {  # in the first epoch and the second one, or between them
-    "istar": (lambda: IsoScoreLoss(0.3, "linear"), {"where": "all", "lam": -1.0}, [3, 6]),
-    "balanced": (lambda: IsoScoreLoss(), {"balance": "ema"}, [4]),
-    "spectrum": (lambda: SpectrumControlLoss(), {"where": "last", "lam": 0.1}, [3]),
+    "istar": (lambda: IsoScoreLoss(0.3, "linear"), {"where": "all", "lam": -1.0}, [2, 4]),
+    "balanced": (lambda: [IsoScoreLoss(), SpectrumControlLoss()], {"balance": "ema"}, [3]),
 }
 
 
@@ -323,7 +313,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     make_penalty, options, stops = RESUMED[name]
     arguments = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": stops[0]}
     arguments |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-    rows, folder = make_rows(32), tmp_path / "run"
+    rows, folder = make_rows(24), tmp_path / "run"
 
     def run(**how):
         model = make_model("bert")
@@ -337,34 +327,32 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
         weights = resumed.model.state_dict()
         for key, expected in whole.model.state_dict().items():
             torch.testing.assert_close(weights[key], expected, atol=1e-6, rtol=1e-6, msg=key)
-        assert len(steps(whole)) == len(steps(resumed)) == 8
+        assert len(steps(whole)) == len(steps(resumed)) == 6
         for before, after in zip(steps(whole), steps(resumed), strict=True):
             assert after == pytest.approx(before, rel=1e-5, abs=1e-6)
         logged = [each for each in resumed.state.log_history if "shrinkage_points" in each]
-        assert [entry["step"] for entry in logged] == ([0, 4] if name == "istar" else [])
+        assert [entry["step"] for entry in logged] == ([0, 3] if name == "istar" else [])
 
 
-@pytest.fixture
-def resume(tmp_path):
-    """Train with a penalty, and go on from the first step with another one."""
+def test_a_resumed_run_takes_the_weight_of_now_and_no_other_penalties(tmp_path):
+    arguments = {"save_strategy": "steps", "save_steps": 1}
+    checkpoint = tmp_path / "checkpoint-1"
 
-    def resume(penalty, without=(), **options):
-        arguments = {"save_strategy": "steps", "save_steps": 1}
-        make_trainer(plain_model(), make_rows(16), tmp_path, CosRegLoss(), arguments).train()
-        for name in without:
-            (tmp_path / "checkpoint-1" / name).unlink()
+    def run(penalty, checkpoint=None, **options):
         trainer = make_trainer(
             plain_model(), make_rows(16), tmp_path, penalty, arguments, **options
         )
-        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-        return trainer
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return steps(trainer)[-1]
 
-    return resume
-
-
-def test_a_resumed_run_takes_the_weight_of_now(resume):
-    entry = steps(resume(CosRegLoss(), lam=5.0))[-1]
+    run(CosRegLoss())
+    entry = run(CosRegLoss(), str(checkpoint), lam=5.0)
     assert entry["loss"] == pytest.approx(entry["task_loss"] + 5 * entry["penalty"], rel=1e-4)
+    with pytest.raises(ValueError, match="belongs to other penalties"):
+        run(SpectrumControlLoss(), str(checkpoint))
+    (checkpoint / "isoadapt_penalty.safetensors").unlink()
+    with pytest.warns(UserWarning, match="restart from their initial values"):
+        run(IsoScoreLoss(), str(checkpoint))
 
 
 def test_training_again_begins_anew(tmp_path):
@@ -375,27 +363,6 @@ def test_training_again_begins_anew(tmp_path):
     trainer.objective = None  # as a search over hyperparameters leaves it
     trainer.train()
     assert [pytest.approx(entry) for entry in first] == steps(trainer)
-
-
-def test_checkpoints_of_other_trainers(resume):
-    with pytest.warns(UserWarning, match="restart from their initial values"):
-        resume(IsoScoreLoss(), without=["isoadapt_penalty.safetensors"])
-    with pytest.raises(ValueError, match="belongs to other penalties"):
-        resume(SpectrumControlLoss())
-
-
-@pytest.mark.filterwarnings("ignore:.*was 0 in every batch")
-@pytest.mark.parametrize("rows", [make_rows(1) * 8, make_rows(3)], ids=len)
-@pytest.mark.parametrize("batch_size", [1, 8])
-def test_bfloat16_steps_on_adversarial_batches_stay_finite(rows, batch_size, tmp_path):
-    arguments = {"bf16": True, "max_steps": 2, "per_device_train_batch_size": batch_size}
-    arguments["logging_nan_inf_filter"] = False
-    penalties = [make() for make in PENALTIES.values()]
-    trainer = make_trainer(plain_model(), rows, tmp_path, penalties, arguments, where="all")
-    trainer.train()
-    told = ("loss", "task_loss", *(f"penalty_{number}" for number in range(1, 8)))
-    assert all(math.isfinite(entry[name]) for entry in steps(trainer) for name in told)
-    assert all(p.isfinite().all() for p in trainer.model.parameters())
 
 
 # The log
@@ -442,28 +409,23 @@ def test_the_losses_are_means_since_the_last_log(tmp_path):
         assert [entry[key] for entry in steps(second)] == pytest.approx(expected, rel=1e-4)
 
 
-def test_figures_that_are_not_defined_are_left_out(tmp_path):
-    trainer = make_trainer(plain_model(), make_rows(4), tmp_path)
-    assert set(trainer.figures(torch.ones(4, 3))) == {"anisotropy1"}
-    for points in (torch.tensor([[math.nan, 1.0], [1.0, 2.0]]), torch.ones(1, 3)):
-        assert trainer.figures(points) == {}
-
-
-@pytest.mark.parametrize("penalty", [IsoScoreLoss(), PersistentEntropyLoss()])
-def test_a_penalty_without_points_is_told(penalty, tmp_path):
-    single = {"per_device_train_batch_size": 1, "max_steps": 1}
-    trainer = make_trainer(plain_model(), make_rows(4), tmp_path, penalty, single)
-    with pytest.warns(UserWarning, match="was 0 in every batch since the last log"):
-        trainer.train()
-
-
-def test_without_a_penalty_it_trains_plainly_and_logs_the_isotropy(tmp_path):
+def test_without_a_penalty_it_trains_plainly_and_logs_the_isotropy_where_it_is_defined(tmp_path):
     trainer = make_trainer(plain_model(), make_rows(8), tmp_path)
     trainer.train()
     entry = steps(trainer)[0]
     assert entry["loss"] == pytest.approx(entry["task_loss"], rel=1e-4)
     assert 0 < entry["isoscore_star"] < 1
     assert "penalty" not in entry
+    assert set(trainer.figures(torch.ones(4, 3))) == {"anisotropy1"}
+    for points in (torch.tensor([[math.nan, 1.0], [1.0, 2.0]]), torch.ones(1, 3)):
+        assert trainer.figures(points) == {}
+
+
+def test_a_penalty_without_points_is_told(tmp_path):
+    single = {"per_device_train_batch_size": 1, "max_steps": 1}
+    trainer = make_trainer(plain_model(), make_rows(4), tmp_path, IsoScoreLoss(), single)
+    with pytest.warns(UserWarning, match="was 0 in every batch since the last log"):
+        trainer.train()
 
 
 # Refusals
@@ -474,16 +436,11 @@ def test_without_a_penalty_it_trains_plainly_and_logs_the_isotropy(tmp_path):
     [
         ({"where": "middle"}, "where='middle'"),
         ({"where": [3]}, "to 2, not 3"),
-        ({"where": []}, "where"),
         ({"where": "output_embeddings"}, "no output embeddings"),
         ({"where": ["last", "all"]}, "2 places for 1 penalties"),
         ({"lam": [1.0, 2.0]}, "2 weights for 1 penalties"),
-        ({"lam": float("nan")}, "lam=nan"),
         ({"balance": "mean"}, "balance"),
-        ({"smoothing": 0.0, "balance": "ema"}, "smoothing"),
-        ({"shrinkage_tokens": 1}, "shrinkage_tokens"),
         ({"penalty": "istar"}, "penalty holds 'istar'"),
-        ({"penalty": [CosRegLoss(), 1]}, "penalty holds 1"),
         ({"penalty": None, "lam": -1.0}, "lam=-1.0"),
     ],
 )
@@ -491,12 +448,6 @@ def test_wrong_parameters(options, word, tmp_path):
     options = {"penalty": CosRegLoss()} | options
     with pytest.raises((ValueError, TypeError), match=word):
         make_trainer(plain_model(), make_rows(4), tmp_path, **options)
-
-
-def test_a_single_point_has_no_shrinkage_covariance(tmp_path):
-    trainer = make_trainer(plain_model(), make_rows(1), tmp_path, IsoScoreLoss(0.2))
-    with pytest.raises(ValueError, match=r"give 1 point\(s\)"):
-        trainer._update_prior_covs()
 
 
 class Returning(torch.nn.Module):
@@ -515,22 +466,11 @@ class Returning(torch.nn.Module):
     [
         (lambda points: points.square().mean(0), ValueError, r"shape \(16,\)"),
         (lambda points: float(points.detach().square().mean()), TypeError, "float"),
-        (lambda points: (points > 0).sum(), TypeError, "int64"),
         (lambda points: points.detach().square().mean(), ValueError, "no gradient"),
     ],
-    ids=["vector", "float", "integer", "detached"],
+    ids=["vector", "float", "detached"],
 )
 def test_a_penalty_that_is_no_number_with_a_gradient_is_named(make, error, word, tmp_path):
     rows, penalties = make_rows(8), [CosRegLoss(), Returning(make)]
     with pytest.raises(error, match=rf"(?s)Returning.*{word}"):
         step_gradient(make_trainer(plain_model(), rows, tmp_path, penalties), rows)
-
-
-def test_a_penalty_of_what_is_not_trained_is_warned_of(tmp_path):
-    model, rows = plain_model(), make_rows(8)
-    model.base_model.requires_grad_(False)
-    penalty = Returning(lambda points: points.square().mean())
-    with pytest.warns(UserWarning, match=r"has no effect.* the points of where='last'"):
-        step_gradient(make_trainer(model, rows, tmp_path, penalty, where="last"), rows)
-    zero = Returning(lambda points: torch.zeros(()))
-    step_gradient(make_trainer(plain_model(), rows, tmp_path, zero), rows)

@@ -8,12 +8,6 @@ from isoadapt.model_selection import AdapterSearchCV
 from isoadapt.model_selection._search import _evaluation
 
 
-def both(estimator, grid, X, y, given=None, **options):
-    """Both searches, fitted; `given` are further arguments of fit."""
-    kinds = AdapterSearchCV, GridSearchCV
-    return [kind(estimator, grid, **options).fit(X, y, **(given or {})) for kind in kinds]
-
-
 def assert_same_results(ours, theirs, atol=3e-3):
     """Equal candidates and, up to `atol`, equal scores on every fold."""
     assert set(ours.cv_results_) == set(theirs.cv_results_)
@@ -27,8 +21,12 @@ def assert_same_results(ours, theirs, atol=3e-3):
 
 
 def agree(estimator, grid, X, y, given=None, *, atol=3e-3, alone=(), **options):
-    """Both searches, whose scores agree; `alone`: numbers of fits that ours did one at a time."""
-    ours, theirs = both(estimator, grid, X, y, given, **options)
+    """Both searches, whose scores agree; `given` are further arguments of fit.
+
+    `alone` are the numbers of fits that ours did one at a time.
+    """
+    kinds = AdapterSearchCV, GridSearchCV
+    ours, theirs = (kind(estimator, grid, **options).fit(X, y, **(given or {})) for kind in kinds)
     assert_same_results(ours, theirs, atol)
     assert alone is None or list(ours.unbatched_.values()) == [*alone]
     return ours, theirs

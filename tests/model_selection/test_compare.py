@@ -8,20 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from scipy.stats import spearmanr
 from sklearn.base import BaseEstimator
 from sklearn.decomposition import PCA
 from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import (
-    CosRegAdapter,
-    IsotropyLayer,
-    IStarAdapter,
-    LinearHead,
-    Whitening,
-)
+from isoadapt import CosRegAdapter, IsotropyLayer, IStarAdapter, LinearHead, Whitening
 from isoadapt.metrics import isoscore, neighbour_overlap, similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.model_selection._compare._data import make_plan
@@ -56,16 +49,11 @@ def row_of(comparison, use, adapter="Whitening"):
 
 def assert_same_rows(first, second):
     """The tables hold the same rows, in any order, but for the seconds."""
-    rows = [
-        {
-            (row["use"], row["adapter"]): {k: v for k, v in row.items() if "seconds" not in k}
-            for row in each.rows
-        }
+    frames = [
+        each.to_frame().filter(regex="^(?!.*seconds)").set_index(["use", "adapter"]).sort_index()
         for each in (first, second)
     ]
-    assert rows[0].keys() == rows[1].keys()
-    for key, row in rows[0].items():
-        assert row == pytest.approx(rows[1][key], nan_ok=True), key
+    pd.testing.assert_frame_equal(*frames, rtol=1e-6)
 
 
 HALVES = [(np.arange(45), np.arange(45, 90)), (np.arange(45, 90), np.arange(45))]
@@ -82,25 +70,23 @@ def make_pairs(n=80):
     return A, B, np.linspace(5, 0, n)
 
 
+RNG = np.random.default_rng(3)
+DOCUMENTS = RNG.normal(size=(40, D)) * [1, 1, 9, 1, 1, 1]
+QUERIES = DOCUMENTS[:20] + 0.3 * RNG.normal(size=(20, D))
+OTHERS = {"pairs": make_pairs(), "foreign": X[:30] - 4}
+OTHERS |= {"queries": QUERIES, "documents": DOCUMENTS, "relevant": range(20)}
+
+
 @pytest.fixture(scope="module")
 def plain(fixed_penalties):
     """A comparison of Whitening, judged on other rows."""
     return compare_adapters(X, y, "Whitening", **TEST)
 
 
-def columns(comparison, *names):
-    return [[row[name] for name in names] for row in comparison.rows]
-
-
 @pytest.fixture(scope="module")
 def judged_elsewhere(fixed_penalties):
     """All uses, judged on other rows."""
-    rng = np.random.default_rng(3)
-    documents = rng.normal(size=(40, D)) * [1, 1, 9, 1, 1, 1]
-    queries = documents[:20] + 0.3 * rng.normal(size=(20, D))
-    search = {"queries": queries, "documents": documents, "relevant": range(20)}
-    others = {"pairs": make_pairs(), "foreign": X[:30] - 4, **search}
-    return compare_adapters(X, y, CLOSED, head=HEAD, **others, **TEST)
+    return compare_adapters(X, y, CLOSED, head=HEAD, **OTHERS, **TEST)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +99,8 @@ def outlier_score(splits, foreign):
     """AUROC of cosine distances to ten training rows; placements are averaged over the splits."""
 
     def distances(rows, reference):
-        unit, others = (Z / np.linalg.norm(Z, axis=1)[:, None] for Z in (rows, reference))
-        return np.sort(1 - unit @ others.T, axis=1)[:, :10].mean(axis=1)
+        nearest = NearestNeighbors(n_neighbors=10, metric="cosine").fit(reference)
+        return nearest.kneighbors(rows)[0].mean(axis=1)
 
     scores = []
     for train, test in splits:
@@ -137,12 +123,10 @@ class TestOtherRows:
             assert row["neighbour_overlap"] == pytest.approx(neighbour_overlap(X_TEST, Z))
             expected = similarity_correlation(adapter.transform(A), adapter.transform(B), scores)
             assert row_of(judged_elsewhere, "similarity", name)["score"] == pytest.approx(expected)
-
-    def test_outliers_are_ranked_by_their_distance_to_training_rows(self, judged_elsewhere):
         score = row_of(judged_elsewhere, "outliers", "no adapter")["score"]
         assert score == pytest.approx(outlier_score([(X, X_TEST)], X[:30] - 4))
 
-    def test_differences_are_those_of_the_scores(self, judged_elsewhere):
+    def test_differences_are_those_of_the_scores_and_a_gain_is_said(self, judged_elsewhere):
         for row in judged_elsewhere.rows:
             if row["kind"] != "baseline":
                 base = row_of(judged_elsewhere, row["use"], "no adapter")
@@ -151,8 +135,7 @@ class TestOtherRows:
             assert row["ci_low"] <= row["score"] <= row["ci_high"]
         row = row_of(judged_elsewhere, "classify", "LogitPreservingWhitening")
         assert (row["changed_predictions"], row["difference"], row["p_value"]) == (0, 0.0, 1.0)
-
-    def test_a_planted_gain_in_similarity_is_found_and_said(self, judged_elsewhere):
+        # a planted gain
         row = row_of(judged_elsewhere, "similarity", "LogitPreservingWhitening")
         assert row["p_holm"] < 0.05
         assert row["difference"] > 0.2
@@ -160,13 +143,17 @@ class TestOtherRows:
         assert "raises the Spearman correlation from" in said
         assert isinstance(judged_elsewhere.best_adapter("similarity"), BaseEstimator)
 
-    def test_p_values_are_adjusted_for_the_adapters_alone(self, judged_elsewhere):
+    def test_adapters_alone_have_adjusted_p_values_and_a_control_where_labels_are_used(
+        self, judged_elsewhere
+    ):
         for use in judged_elsewhere.uses:
             own = [row for row in judged_elsewhere.rows if row["use"] == use]
             adapters = [row for row in own if row["kind"] == "adapter"]
             smallest = min(adapters, key=lambda row: row["p_value"])
             assert smallest["p_holm"] == pytest.approx(min(1, 2 * smallest["p_value"]))
             assert all(np.isnan(row["p_holm"]) for row in own if row["kind"] != "adapter")
+            control = HEAD_REFIT if use == "classify" else None
+            assert [row["control"] for row in adapters] == [control] * 2
 
 
 class TestCrossValidation:
@@ -180,7 +167,7 @@ class TestCrossValidation:
         assert all(np.sort(np.concatenate(each)).tolist() == list(range(90)) for each in tests)
         assert len({tuple(each[0]) for each in tests}) == 3
 
-    def test_score_is_the_mean_over_the_splits(self, crossed):
+    def test_score_is_the_mean_over_the_splits_and_estimators_are_fitted_to_all_rows(self, crossed):
         fitted = [
             Whitening(head="logistic").fit(X[train], y[train]).score(X[test], y[test])
             for train, test in HALVES
@@ -189,8 +176,6 @@ class TestCrossValidation:
         score = row_of(crossed, "outliers", "no adapter")["score"]
         parts = [(X[train], X[test]) for train, test in HALVES]
         assert score == pytest.approx(outlier_score(parts, X[:9] - 4))
-
-    def test_estimators_are_fitted_to_all_rows(self, crossed):
         expected = Whitening().fit(X).transform(X)
         assert crossed.estimators["Whitening"].transform(X) == pytest.approx(expected)
 
@@ -205,13 +190,9 @@ class TestCrossValidation:
 
 
 class TestWhatTheEncoderSaw:
-    def test_unknown(self):
-        message = "encoder_saw=None: it is not known whether"
-        with pytest.warns(UserWarning, match=message) as caught:
-            compare_adapters(X, y, "Whitening", **TEST | {"encoder_saw": None})
-        assert caught[0].filename == __file__
-
-    def test_mask_separates_fitted_and_judged_rows(self, plain):
+    def test_unknown_is_warned_of_and_a_mask_separates_fitted_and_judged_rows(self, plain):
+        with pytest.warns(UserWarning, match="encoder_saw=None: it is not known whether"):
+            make_plan(Data(X, y, "classify", np.arange(90)), 90, cv=2, encoder_saw=None, seed=0)
         mask = np.arange(len(X) + len(X_TEST)) < len(X)
         rows, labels = np.r_[X, X_TEST], np.r_[y, Y_TEST]
         masked = compare_adapters(rows, labels, "Whitening", encoder_saw=mask, random_state=0)
@@ -235,24 +216,13 @@ class TestControls:
         own = (layer, layer, raw, exact, longer)
         assert found == [("head refit only", name) for name in own]
 
-    @pytest.mark.parametrize(
-        ("layer", "refit", "expected"),
-        [
-            (Effect(0.2, 0, 0, 0.01), Effect(0.1, 0, 0, 0.02), "refit"),  # the greater p-value
-            (Effect(-0.1, 0, 0, 0.01), Effect(0.1, 0, 0, 0.02), "layer"),  # nothing gained
-        ],
-    )
-    def test_the_hardest_is_shown(self, layer, refit, expected):
-        effects = {"layer": layer, HEAD_REFIT: refit}
-        tests = SimpleNamespace(difference=lambda _, name: effects[name])
-        adapter = Method("adapter", None, "adapter", (HEAD_REFIT, "layer"))
-        name = HEAD_REFIT if expected == "refit" else "layer"
-        assert _hardest(adapter, tests, "classify") == (name, effects[name])
-
-    def test_a_refit_of_the_head_is_no_control_of_vectors(self, judged_elsewhere):
-        for row in judged_elsewhere.rows:
-            if row["kind"] == "adapter":
-                assert row["control"] == (HEAD_REFIT if row["use"] == "classify" else None)
+    def test_the_hardest_is_shown(self):
+        """That with the greater p-value, or over which nothing is gained."""
+        refit, adapter = Effect(0.1, 0, 0, 0.02), Method("", None, "adapter", (HEAD_REFIT, "layer"))
+        for gain, expected in ((0.2, HEAD_REFIT), (-0.1, "layer")):
+            effects = {"layer": Effect(gain, 0, 0, 0.01), HEAD_REFIT: refit}
+            tests = SimpleNamespace(difference=lambda _, name, effects=effects: effects[name])
+            assert _hardest(adapter, tests, "classify") == (expected, effects[expected])
 
     def test_a_gain_of_the_control_is_not_credited(self):
         """The given head ignores the class; every refit finds it."""
@@ -281,20 +251,19 @@ class Failing(Whitening):
 
 
 class TestRunsThatStop:
-    def test_interrupt_keeps_what_is_done(self, plain):
-        adapters = {"Whitening": Whitening(), "stopping": Stopping(), "last": Whitening()}
-        with pytest.warns(UserWarning, match="interrupted before these were done: stopping, last"):
-            comparison = compare_adapters(X, y, adapters, **TEST)
-        assert list(comparison.estimators) == ["Whitening"]
-        assert_same_rows(comparison, plain)
-
-    def test_failed_adapter_is_left_out(self, plain):
-        with pytest.warns(UserWarning, match=r"bad was left out: 1 of 1 fits failed.*too bad"):
-            comparison = compare_adapters(
-                X, y, {"Whitening": Whitening(), "bad": Failing()}, **TEST
-            )
-        assert comparison.notes[0].startswith("bad was left out")
-        assert_same_rows(comparison, plain)
+    @pytest.mark.parametrize(
+        ("others", "said"),
+        [
+            ({"stopping": Stopping(), "last": Whitening()}, "before these were done: stopping, la"),
+            ({"bad": Failing()}, r"bad was left out: 1 of 1 fits failed.*too bad"),
+        ],
+        ids=["interrupted", "failed"],
+    )
+    def test_what_is_done_is_kept(self, plain, others, said):
+        with pytest.warns(UserWarning, match=said):
+            found = compare_adapters(X, y, {"Whitening": Whitening()} | others, **TEST)
+        assert list(found.estimators) == ["Whitening"]
+        assert_same_rows(found, plain)
 
     def test_resumed(self, plain, tmp_path, monkeypatch):
         first = compare_adapters(X, y, "Whitening", cache=tmp_path, **TEST)
@@ -304,33 +273,29 @@ class TestRunsThatStop:
         monkeypatch.setattr(Whitening, "fit", Failing.fit)
         again = compare_adapters(X, y, "Whitening", cache=tmp_path, **TEST)
         assert_same_rows(again, first)
-        assert columns(again, "fit_seconds") == columns(first, "fit_seconds")
+        seconds = [[row["fit_seconds"] for row in each.rows] for each in (again, first)]
+        assert seconds[0] == seconds[1]
 
 
 class TestAdapters:
     def test_fast_and_all(self):
-        names = {
-            kind: [each.name for each in make_methods(kind, "logistic", "classify")]
+        fast, every = (
+            {each.name for each in make_methods(kind, "logistic", "classify")}
             for kind in ("fast", "all")
-        }
-        assert {"LogitPreservingWhitening", "IsotropyLayer, exact"} <= {*names["fast"]}
-        assert {*names["all"]} > {*names["fast"]}
-        assert "IsotropyLayer, minibatch" in {*names["all"]} - {*names["fast"]}
+        )
+        assert {"LogitPreservingWhitening", "IsotropyLayer, exact"} <= fast < every
+        assert "IsotropyLayer, minibatch" in every - fast
 
-    @pytest.mark.filterwarnings("ignore:.*of the squared deviations")
-    def test_names_estimators_and_pipelines(self):
-        pipeline = make_pipeline(PCA(3), Whitening())
-        some = ["whitening", "IsotropyLayer, exact", PCA(2), pipeline, Whitening(), Whitening()]
+    def test_names_and_estimators(self):
+        some = ["whitening", PCA(5), Whitening(), Whitening()]
         names = list(compare_adapters(X, y, some, **TEST).estimators)
-        assert names[:3] == ["Whitening", "IsotropyLayer, exact", "PCA(n_components=2)"]
-        assert names[3].startswith("Pipeline(")
-        assert names[4:] == ["Whitening()", "Whitening() (2)"]
+        assert names == ["Whitening", "PCA(n_components=5)", "Whitening()", "Whitening() (2)"]
 
     def test_random_states_are_set_where_there_is_none(self):
         found = seeded(make_pipeline(PCA(random_state=3), IStarAdapter()), 7).get_params()
         assert [found[f"{step}__random_state"] for step in ("pca", "istaradapter")] == [3, 7]
 
-    @pytest.mark.parametrize("adapters", ["whitenin", [], [Whitening], 3, {"no adapter": PCA()}])
+    @pytest.mark.parametrize("adapters", ["whitenin", [], [Whitening], {"no adapter": PCA()}])
     def test_wrong_adapters(self, adapters):
         with pytest.raises((ValueError, TypeError), match="adapters"):
             compare_adapters(X, y, adapters, **TEST)
@@ -342,35 +307,16 @@ class TestAdapters:
         ({"X_test": X_TEST}, "X_test and y_test"),
         ({"X_test": X_TEST[:, 1:], "y_test": Y_TEST}, "X_test has 5 features"),
         ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "labels .*none of which occurs in y"),
-        ({"X_test": X_TEST, "y_test": np.ones(60), "head": "ridge"}, "equal values only"),
         ({"X_test": X[:20], "y_test": y[:20]}, "so 0 are left"),
-        ({"X_test": np.full((3, D), "a text"), "y_test": Y_TEST[:3]}, "X_test .* not texts"),
-        ({"pairs": (X, X)}, "pairs"),
         ({"pairs": (["a"], ["b"], [1.0])}, "encoder="),
-        ({"pairs": (X, X, np.ones(len(X)))}, "different score"),
         ({"queries": X}, "documents, relevant"),
         ({"queries": X[:2], "documents": X, "relevant": [0, 99]}, r"relevant\[1\]=\[99\]"),
-        ({"foreign": X[:, :2]}, "foreign has 2 features"),
-        ({"head": "linear"}, "head='linear'"),
         ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "labels unknown"),
-        ({"encoder_saw": np.zeros(3)}, "encoder_saw"),
         ({"encoder_saw": True}, "X_test"),
-        ({"encoder_saw": np.ones(len(X), bool)}, "X_test"),
         ({"cache": "folder"}, "random_state"),
         ({"groups": np.ones((45, 2))}, "groups has shape"),
-        ({"groups": [None, *"ab" * 40, *"cdefghijk"]}, "groups contains NaN or None"),
         ({"groups": np.repeat([0, 1, 2], 30)}, "cv=5 folds, but X has 3 different"),
-        ({"groups_test": np.arange(60)}, "groups_test was given without X_test"),
-        (
-            {"groups_test": np.arange(6), "X_test": X_TEST, "y_test": Y_TEST},
-            "groups_test has shape",
-        ),
         ({"cv": 1}, "cv=1"),
-        ({"cv": 5.5}, "cv=5.5"),
-        ({"cv": HALVES[:1]}, "gives 1 split"),
-        ({"cv": [HALVES[0], None]}, "cv: split 1"),
-        ({"cv": [HALVES[0], (HALVES[0][0], [])]}, "test rows of split 1"),
-        ({"cv": [(np.arange(90) < 45, np.arange(90) >= 45)]}, "training rows .* dtype bool"),
         ({"cv": [HALVES[0], (HALVES[0][0], HALVES[0][1] + 1)]}, "test rows of split 1"),
         ({"cv": [(np.arange(46), np.arange(45, 90))]}, "both for training and for test"),
     ],
@@ -378,18 +324,6 @@ class TestAdapters:
 def test_wrong_data(options, word):
     with pytest.raises(ValueError, match=word):
         compare_adapters(X, y, "Whitening", **{"encoder_saw": False} | options)
-
-
-def test_any_container_of_numbers_is_accepted():
-    A, B, scores = make_pairs()
-    arrays = {**TEST, "pairs": (A, B, scores), "foreign": X_TEST + 3.0}
-    arrays |= {"queries": A[:9], "documents": B[:9], "relevant": np.arange(9)}
-    converted = {**TEST, "X_test": pd.DataFrame(X_TEST), "y_test": torch.tensor(Y_TEST)}
-    converted |= {"pairs": (torch.tensor(A), pd.DataFrame(B), scores.tolist())}
-    converted |= {"foreign": (X_TEST + 3.0).tolist(), "queries": torch.tensor(A[:9])}
-    converted |= {"documents": B[:9].tolist(), "relevant": list(range(9))}
-    given = compare_adapters(X.tolist(), pd.Series(y), "Whitening", **converted)
-    assert_same_rows(given, compare_adapters(X, y, "Whitening", **arrays))
 
 
 # --- rows, pairs and queries that depend on each other ------------------------------------------
@@ -412,17 +346,15 @@ class TestRows:
             assert found[name] == pytest.approx(expected[name])
         assert found["ci_low"] == pytest.approx(expected["ci_low"], abs=0.02)
 
-    def test_equal_foreign_rows_count_once(self):
-        foreign = np.repeat(X_TEST[:12] + 3, 5, axis=0)
-        found = compare_adapters(X, y, "Whitening", foreign=foreign, **TEST)
-        assert row_of(found, "outliers")["n_units"] == 60 + 12
-
-    @pytest.mark.parametrize(("n_groups", "warned"), [(9, True), (10, False)])
-    def test_few_groups_are_too_few_for_an_interval(self, n_groups, warned):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            compare_adapters(X, y, "IsoBN", groups_test=np.arange(60) % n_groups, **TEST)
-        assert any("too narrow" in str(each.message) for each in caught) == warned
+    def test_equal_foreign_rows_count_once_and_few_groups_are_too_few_for_an_interval(self):
+        options = {"foreign": np.repeat(X_TEST[:12] + 3, 5, axis=0)} | TEST
+        for n_groups in (9, 10):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                groups = np.arange(60) % n_groups
+                found = compare_adapters(X, y, "IsoBN", groups_test=groups, **options)
+            assert any("too narrow" in str(each.message) for each in caught) == (n_groups == 9)
+            assert row_of(found, "outliers", "IsoBN")["n_units"] == n_groups + 12
 
 
 class TestFolds:
@@ -437,75 +369,52 @@ class TestFolds:
         for split in make_plan(data, 80, cv=3, encoder_saw=False, seed=0).splits[:-1]:
             assert not np.intersect1d(clusters[split.train], clusters[split.test]).size
 
-    @pytest.mark.parametrize("noise", [0, 1e-6])
-    def test_equal_rows_and_groups_share_a_fold(self, noise):
+    def test_equal_rows_and_groups_share_a_fold(self):
         """Labels are noise: only the twin of a row, which has its label, could tell it."""
-        twins = self.twins + noise * np.random.default_rng(1).normal(size=self.twins.shape)
-        groups = np.repeat(np.arange(40), 2) if noise else None
-        found = compare_adapters(twins, self.labels, "IsoBN", groups=groups, **CV | {"cv": 3})
-        assert row_of(found, "classify", "IsoBN")["score"] < 0.6
-        assert row_of(found, "classify", "IsoBN")["n_units"] == 40
+        twins, groups = self.twins.copy(), np.repeat(np.arange(40), 2)
+        twins[::2][:20] += 1e-6  # no longer equal, but of one group
+        groups[40:] = np.arange(40, 80)
+        found = compare_adapters(twins, self.labels, "IsoBN", groups=groups, **CV)
+        row = row_of(found, "classify", "IsoBN")
+        assert row["score"] < 0.6
+        assert row["n_units"] == 40
         assert "grouped splits" in found.protocol
 
 
-class TestRowsInBothParts:
-    def test_they_are_not_judged(self, plain):
-        both = {"X_test": np.r_[X_TEST, X[:7]], "y_test": np.r_[Y_TEST, y[:7]]}
-        with pytest.warns(UserWarning, match="7 of the 67 rows to judge on equal rows that are"):
-            found = compare_adapters(X, y, "Whitening", **TEST | both)
-        for use in ("classify", "neighbours"):
-            for name in ("score", "ci_low", "ci_high", "difference", "p_value"):
-                assert row_of(found, use)[name] == row_of(plain, use)[name]
+def test_rows_in_both_parts_are_not_judged(plain):
+    both = {"X_test": np.r_[X_TEST, X[:7]], "y_test": np.r_[Y_TEST, y[:7]]}
+    with pytest.warns(UserWarning, match="7 of the 67 rows to judge on equal rows that are"):
+        found = compare_adapters(X, y, "Whitening", **TEST | both)
+    assert_same_rows(found, plain)
 
 
-class TestPairs:
-    @pytest.mark.parametrize("as_texts", [False, True])
-    def test_pairs_of_one_text(self, as_texts):
-        """They are recognised by equal vectors or by equal texts, in either place of a pair."""
-        names = [f"text {number}" for number in range(60)]
-        vectors = dict(zip(names, np.random.default_rng(5).normal(size=(60, D)), strict=True))
-
-        class Encoder:
-            def transform(self, texts):
-                calls.append(len(texts))
-                return np.stack([vectors[text] for text in texts]) * (1 + 1e-6 * len(calls))
-
-        calls = []
-        left = [names[0]] * 10 + names[11:30]
-        right = [*names[1:11], names[0], *names[31:49]]
-        embedded = [[vectors[text] for text in part] for part in (left, right)]
-        scores = np.arange(29) % 6
-        pairs = (left, right, scores) if as_texts else (*embedded, scores)
-        found = compare_adapters(X, y, "Whitening", **TEST, pairs=pairs, encoder=Encoder())
-        row = row_of(found, "similarity")
-        assert row["n_units"] == 1 + 18
-        assert calls == [58] * as_texts
-        Z, W = (found.estimators["Whitening"].transform(part) for part in embedded)
-        cosines = (Z * W).sum(axis=1) / np.linalg.norm(Z, axis=1) / np.linalg.norm(W, axis=1)
-        assert row["score"] == pytest.approx(spearmanr(cosines, scores).statistic)
-
-    def test_all_pairs_of_one_text_tell_nothing(self):
-        A, B = np.tile(X[0], (20, 1)), X[1:21]
-        found = compare_adapters(X, y, "Whitening", pairs=(A, B, np.arange(20) % 6), **TEST)
-        row = row_of(found, "similarity")
-        assert row["n_units"] == 1
-        assert np.isnan([row["p_value"], row["p_holm"], row["difference_low"]]).all()
-        assert "no adapter is shown to change" in found.verdict("similarity")
+def test_pairs_of_one_text_are_one_unit():
+    """In either place of a pair."""
+    vectors = np.random.default_rng(5).normal(size=(60, D))
+    left, right = np.r_[[0] * 10, 11:30], np.r_[1:11, 0, 31:49]
+    pairs = vectors[left], vectors[right], np.arange(29) % 6
+    found = compare_adapters(X, y, "Whitening", pairs=pairs, **TEST)
+    assert row_of(found, "similarity")["n_units"] == 1 + 18
 
 
 @pytest.mark.filterwarnings("ignore:12 items in 7 clusters")
-def test_queries_of_the_same_documents_are_one_unit():
+def test_queries_of_the_same_documents_and_pairs_of_one_text_are_one_unit():
     documents = np.r_[X[:20], X[:5]]  # the last are copies
     queries = np.r_[X[:8], X[:4]] + 0.1
     relevant = [0, 1, [2, 3], [3, 2], 4, 5, {6}, 7, 10, 21, [22, 23], 19]
     search = {"queries": queries, "documents": documents, "relevant": relevant}
-    found = compare_adapters(X, y, "Whitening", **search, **TEST)
+    pairs = np.tile(X[0], (20, 1)), X[1:21], np.arange(20) % 6
+    found = compare_adapters(X, y, "Whitening", pairs=pairs, **search, **TEST)
     # 8 to 11 are of the vectors of 0 to 3; 3 and 10 are of the documents of 2, and 9 of 1
     assert row_of(found, "search")["n_units"] == 12 - 5
+    row = row_of(found, "similarity")
+    assert row["n_units"] == 1
+    assert np.isnan([row["p_value"], row["p_holm"], row["difference_low"]]).all()
+    assert "no adapter is shown to change" in found.verdict("similarity")
 
 
 class TestComparison:
-    def test_frame_pickle_and_json(self, judged_elsewhere):
+    def test_frame_pickle_json_and_display(self, judged_elsewhere):
         frame = judged_elsewhere.to_frame()
         start = ["use", "adapter", "score", "ci_low", "ci_high", "difference", "p_value", "p_holm"]
         assert list(frame.columns[:8]) == start
@@ -514,15 +423,8 @@ class TestComparison:
         assert_same_rows(again, judged_elsewhere)
         figures = json.loads(json.dumps(judged_elsewhere.to_dict(), allow_nan=False))
         assert figures["verdict"]["similarity"] == judged_elsewhere.verdict("similarity")
-
-    def test_display(self, judged_elsewhere):
-        shown = repr(judged_elsewhere)
-        assert judged_elsewhere.verdict() in shown.replace("\n  ", " ")
-        assert max(map(len, shown.splitlines())) <= 100
         rows = [row | {"adapter": f"<{row['adapter']}>"} for row in judged_elsewhere.rows]
-        page = Comparison(rows, "", {}, [])._repr_html_()
-        assert page.count("<table>") == 7
-        assert "<Whitening>" not in page
+        assert "<Whitening>" not in Comparison(rows, "", {}, [])._repr_html_()
 
     def test_the_best_adapter_that_changes_no_prediction(self):
         figures = {"use": "similarity", "kind": "adapter", "difference": 0.1, "p_holm": 0.01}

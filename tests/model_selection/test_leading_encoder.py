@@ -5,7 +5,6 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 
 from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder, Whitening
 from isoadapt.model_selection import AdapterSearchCV
@@ -13,10 +12,10 @@ from tests.model_selection.searches import agree, assert_same_results
 from tests.tiny_models import WORDS
 
 RNG = np.random.default_rng(0)
-TEXTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(60)]
-Y = np.arange(60) % 3
+TEXTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(36)]
+Y = np.arange(36) % 3
 pytestmark = pytest.mark.usefixtures("fixed_penalties")
-QUICK = {"max_epochs": 2, "random_state": 0, "validation_fraction": None, "lr": 1e-2}
+QUICK = {"max_epochs": 1, "random_state": 0, "validation_fraction": None, "lr": 1e-2}
 OPTIONS = {"cv": KFold(2), "scoring": "neg_log_loss"}
 
 
@@ -25,12 +24,12 @@ def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, monk
     transform, passes = TransformerEncoder.transform, []
     parts = {"encoder": TransformerEncoder(checkpoint), "adapter": IStarAdapter(**QUICK)}
     model = AdaptedEncoder(**parts) if kind is AdaptedEncoder else Pipeline([*parts.items()])
-    grid = {"adapter__lam": [-5, 5], "adapter__zeta": [0.2, 0.8]}
+    grid = {"adapter__lam": [-5, 5]}
     with monkeypatch.context() as patch:
         noted = lambda self, X: (passes.append(len(X)), transform(self, X))[1]  # noqa: E731
         patch.setattr(TransformerEncoder, "transform", noted)
         ours = AdapterSearchCV(model, grid, **OPTIONS).fit(TEXTS, Y)
-    assert passes == [60]
+    assert passes == [36]
     assert ours.unbatched_ == {}
     theirs = GridSearchCV(model, grid, **OPTIONS, refit=False).fit(TEXTS, Y)
     assert_same_results(ours, theirs, 1e-5)
@@ -46,17 +45,16 @@ def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, monk
     [
         (None, {"adapter__random_state": [0]}),
         (Whitening(), {"adapter": [IStarAdapter(**QUICK), IsotropyLayer(**QUICK)]}),
-        (IStarAdapter(**QUICK), {"encoder__pooling": ["mean", "cls"], "adapter__lam": [1]}),
-        (IStarAdapter(**QUICK), {"adapter__head": [None, "logistic"]}),
+        (IStarAdapter(**QUICK), {"encoder__pooling": ["mean", "cls"]}),
     ],
-    ids=["default", "adapters", "encoder", "head"],
+    ids=["default", "adapters", "encoder"],
 )
 def test_whatever_is_searched(checkpoint, adapter, grid):
     """The head is that of the checkpoint; weights reach the adapter."""
     model = AdaptedEncoder(checkpoint, adapter)
     if adapter is None:
         model.set_params(**{f"adapter__{name}": value for name, value in QUICK.items()})
-    weights = {"sample_weight": 1 + np.arange(60) % 2}
+    weights = {"sample_weight": 1 + np.arange(36) % 2}
     ours, theirs = agree(model, grid, TEXTS, Y, weights, cv=KFold(2), atol=1e-5)
     found, expected = (each.best_estimator_ for each in (ours, theirs))
     assert type(found.pipeline_["adapter"]) is type(expected.pipeline_["adapter"])
@@ -79,34 +77,6 @@ class Centred(TransformerEncoder):
         return vectors - vectors.mean(0)
 
 
-class Doubled(AdaptedEncoder):
-    """Has a transform of its own."""
-
-    def transform(self, X):
-        return 2 * super().transform(X)
-
-
 def test_what_may_mix_rows_stays_inside_the_folds(checkpoint):
     pipe = make_pipeline(Centred(checkpoint), IStarAdapter(**QUICK))
     agree(pipe, {"istaradapter__lam": [-1, 1]}, TEXTS, Y, **OPTIONS, atol=1e-4)
-    model = Doubled(checkpoint, IStarAdapter(**QUICK))
-    with pytest.warns(UserWarning, match="AdaptedEncoder"):
-        ours, _ = agree(model, {"adapter__lam": [1]}, TEXTS, Y, **OPTIONS, alone=[2])
-    assert type(ours.best_estimator_) is Doubled
-    pipe = make_pipeline(TransformerEncoder(checkpoint), IStarAdapter(**QUICK))
-    with pytest.raises(ValueError, match=r"transformerencoder=.* in place of an encoder"):
-        AdapterSearchCV(pipe, {"transformerencoder": [FunctionTransformer()]}).fit(TEXTS, Y)
-
-
-def test_resumed_from_a_cache(checkpoint, tmp_path):
-    model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
-    results = [
-        AdapterSearchCV(model, {"adapter__lam": [1, 2]}, cv=2, cache=tmp_path)
-        .fit(TEXTS, Y)
-        .cv_results_
-        for _ in range(2)
-    ]
-    assert results[1]["mean_fit_time"].tolist() == results[0]["mean_fit_time"].tolist()
-    default = AdapterSearchCV(AdaptedEncoder(checkpoint), {"adapter__lr": [1e-3]}, cache=tmp_path)
-    with pytest.raises(ValueError, match="adapter__random_state=None"):
-        default.fit(TEXTS, Y)

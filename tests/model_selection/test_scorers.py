@@ -6,13 +6,11 @@ import warnings
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from sklearn import config_context
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import check_scoring
 from sklearn.model_selection import GridSearchCV, KFold
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import make_pipeline
 
 from isoadapt import IsotropyLayer, Whitening, metrics
 from isoadapt.model_selection import (
@@ -50,42 +48,27 @@ class TestIsotropyScorer:
         for metric in (name, getattr(metrics, name)):
             assert make_isotropy_scorer(metric)(WHITENING, X) == sign * expected
 
-    def test_parameters_go_to_the_metric_and_the_sign_may_be_set(self):
-        corrected = make_isotropy_scorer("isoscore", bias_corrected=True)
-        assert corrected(WHITENING, X, Y) == metrics.isoscore(Z, bias_corrected=True)
+    def test_parameters_go_to_the_metric_and_any_callable_serves_as_one(self):
         rising = make_isotropy_scorer("anisotropy", greater_is_better=True, k=1, center=True)
-        assert rising(WHITENING, X) == metrics.anisotropy(Z, k=1, center=True)
-
-    def test_any_callable_serves_as_metric(self):
+        assert rising(WHITENING, X, Y) == metrics.anisotropy(Z, k=1, center=True)
         assert make_isotropy_scorer(middling)(WHITENING, X) == middling(Z)
         assert make_isotropy_scorer(middling, greater_is_better=False)(WHITENING, X) == -middling(Z)
 
     def test_pipelines_are_scored_by_the_last_that_transforms(self):
         scorer = make_isotropy_scorer()
-        adapter = make_pipeline(PCA(4), IsotropyLayer(max_epochs=1, random_state=0)).fit(X, Y)
-        assert scorer(adapter, X, Y) == metrics.isoscore(adapter.transform(X))
         classifier = make_pipeline(PCA(4), Whitening(), LogisticRegression()).fit(X, Y)
         assert scorer(classifier, X, Y) == metrics.isoscore(classifier[:-1].transform(X))
-        unchanged = make_pipeline(Whitening(strength=0.0), None).fit(X)
-        assert scorer(unchanged, X) == pytest.approx(metrics.isoscore(X))
-
-    @pytest.mark.parametrize(
-        "estimator", [LogisticRegression(), Pipeline([("only", LogisticRegression())])]
-    )
-    def test_an_estimator_that_transforms_nothing_is_refused(self, estimator):
         with pytest.raises(TypeError, match="has no transform"):
-            make_isotropy_scorer()(estimator.fit(X, Y), X, Y)
+            scorer(LogisticRegression().fit(X, Y), X, Y)
 
 
 @pytest.mark.parametrize(
     ("make", "word"),
     [
         (lambda: make_isotropy_scorer("isocore"), "metric='isocore'"),
-        (lambda: make_isotropy_scorer(3), "metric=3"),
         (lambda: make_isotropy_scorer("isoscore", k=1), "does not take k"),
         (lambda: make_retrieval_scorer(X, X, range(120), measure="map"), "measure='map'"),
         (lambda: BestAboveFloor("accuracy", "isoscore", floor=np.nan), "floor"),
-        (lambda: BestAboveFloor("accuracy", "isoscore", floor="0.5"), "floor"),
     ],
 )
 def test_wrong_parameters(make, word):
@@ -105,53 +88,27 @@ def test_similarity_search_and_overlap_are_the_metrics_of_the_transformed_rows()
     assert overlap(WHITENING, X) == metrics.neighbour_overlap(X, Z, k=4, metric="euclidean")
 
 
-@pytest.mark.parametrize(
-    "scorer",
-    [
-        make_isotropy_scorer("anisotropy", k=1),
-        make_isotropy_scorer(middling, greater_is_better=False),
-        make_similarity_scorer(X, B, SIMILARITIES),
-        make_retrieval_scorer(B, X, list(range(120))),
-        make_overlap_scorer(),
-    ],
-    ids=repr,
-)
-def test_scorers_are_copied(scorer):
-    assert check_scoring(WHITENING, scorer) is scorer
-    for copied in (pickle.loads(pickle.dumps(scorer)), clone(scorer, safe=False)):
-        assert copied(WHITENING, X) == scorer(WHITENING, X)
-
-
-class TestInSearchesOfScikitLearn:
-    @pytest.mark.parametrize(("routing", "several"), [(False, True), (True, False)])
-    def test_with_and_without_metadata_routing(self, routing, several):
-        scoring = make_isotropy_scorer()
-        if several:
-            scoring = {
-                "isoscore": scoring,
-                "similarity": make_similarity_scorer(X, B, SIMILARITIES),
-                "mrr": make_retrieval_scorer(B, X, range(120)),
-                "overlap": make_overlap_scorer(k=3),
-            }
-        options = {"scoring": scoring, "refit": "isoscore" if several else True, "cv": 2}
-        with config_context(enable_metadata_routing=routing):
-            search = GridSearchCV(Whitening(), {"strength": [0.0, 0.5, 1.0]}, **options).fit(X)
-            assert search.best_params_ == {"strength": 1.0}
-            assert search.score(X) == metrics.isoscore(search.transform(X))
-        assert all(np.isfinite(own).all() for k, own in search.cv_results_.items() if "mean" in k)
-
-    def test_each_fold_is_scored_and_weights_reach_the_fit_alone(self):
-        scorer = make_isotropy_scorer()
-        weights = rng.uniform(0.1, 1, len(X))
-        options = {"scoring": {"isoscore": scorer}, "refit": False, "cv": KFold(2)}
-        search = GridSearchCV(Whitening(), {"strength": [0.7]}, **options)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The scoring .* does not support sample_weight")
-            search.fit(X, sample_weight=weights)
-        for number, (train, test) in enumerate(KFold(2).split(X)):
-            fitted = Whitening(strength=0.7).fit(X[train], sample_weight=weights[train])
-            found = search.cv_results_[f"split{number}_test_isoscore"]
-            assert found == pytest.approx(metrics.isoscore(fitted.transform(X[test])))
+def test_searches_of_scikit_learn_score_each_fold_and_pass_weights_to_the_fit_alone():
+    weights = rng.uniform(0.1, 1, len(X))
+    scoring = {
+        "isoscore": make_isotropy_scorer(),
+        "similarity": make_similarity_scorer(X, B, SIMILARITIES),
+        "mrr": make_retrieval_scorer(B, X, range(120)),
+        "overlap": make_overlap_scorer(k=3),
+    }
+    options = {"scoring": scoring, "refit": "isoscore", "cv": KFold(2)}
+    search = GridSearchCV(Whitening(), {"strength": [0.0, 0.7]}, **options)
+    search = pickle.loads(pickle.dumps(search))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The scoring .* does not support sample_weight")
+        search.fit(X, sample_weight=weights)
+    assert search.best_params_ == {"strength": 0.7}
+    assert search.score(X) == metrics.isoscore(search.transform(X))
+    assert all(np.isfinite(own).all() for k, own in search.cv_results_.items() if "mean" in k)
+    for number, (train, test) in enumerate(KFold(2).split(X)):
+        fitted = Whitening(strength=0.7).fit(X[train], sample_weight=weights[train])
+        found = search.cv_results_[f"split{number}_test_isoscore"][1]
+        assert found == pytest.approx(metrics.isoscore(fitted.transform(X[test])))
 
 
 # --- the choice of a candidate --------------------------------------------------------------------
@@ -199,17 +156,13 @@ class TestBestAboveFloor:
             assert BestAboveFloor("accuracy", "isoscore", floor=0.5)(scores) == 1
 
     @pytest.mark.parametrize(
-        ("names", "task", "word"),
-        [
-            (("f1", "isoscore"), [0.9, 0.8], "'f1'"),
-            (("accuracy", "ev1"), [0.9, 0.8], "'ev1'"),
-            (("accuracy", "isoscore"), [0.9, np.nan], "no candidate has both"),
-        ],
+        ("name", "task", "word"),
+        [("f1", [0.9, 0.8], "'f1'"), ("accuracy", [0.9, np.nan], "no candidate has both")],
     )
-    def test_scores_that_are_not_there_are_named(self, names, task, word):
+    def test_scores_that_are_not_there_are_named(self, name, task, word):
         scores = results(accuracy=task, isoscore=[np.nan, 0.1])
         with pytest.raises(ValueError, match=word):
-            BestAboveFloor(*names, floor=0.5)(scores)
+            BestAboveFloor(name, "isoscore", floor=0.5)(scores)
 
     @pytest.mark.usefixtures("fixed_penalties")
     def test_search_refits_the_chosen_candidate(self):
@@ -221,13 +174,10 @@ class TestBestAboveFloor:
             refit=BestAboveFloor("accuracy", "isoscore", floor=0.1),
             cv=2,
         )
-        search = clone(search).fit(X, Y)
+        search.fit(X, Y)
         found = search.cv_results_
         isotropy = found["mean_test_isoscore"]
         assert isotropy.min() < 0.1 < isotropy.max()
         assert search.best_index_ == brute_force(found["mean_test_accuracy"], isotropy, 0.1)
         expected = clone(pipeline).set_params(**search.best_params_).fit(X, Y)
         np.testing.assert_array_equal(search.transform(X), expected.transform(X))
-        again = pickle.loads(pickle.dumps(search))
-        assert again.refit == BestAboveFloor("accuracy", "isoscore", floor=0.1)
-        np.testing.assert_array_equal(again.predict(X), search.predict(X))
