@@ -14,7 +14,6 @@ from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import split_rows
 from isoadapt.metrics import isoscore
 
-COUPLINGS = ["additive", "affine"]
 SMALL = {"n_blocks": 2, "hidden": 8, "random_state": 0}
 
 
@@ -80,22 +79,20 @@ class TestMap:
         np.testing.assert_allclose(flow.log_likelihood(X), expected)
 
 
-class TestStart:
-    def test_each_act_norm_normalises_its_inputs(self):
-        network, X = random_network(5, "affine"), torch.from_numpy(correlated(400, 5, seed=3))
-        network.start(X)
-        steps = network.map().transform().transforms
-        rows = X
-        assert sum(isinstance(step, Scaling) for step in steps) == 4
-        for step in steps:
-            rows = step(rows)
-            if isinstance(step, Scaling):
-                torch.testing.assert_close(rows.mean(0), torch.zeros(5).double(), **close(1e-5))
-                torch.testing.assert_close(rows.std(0), torch.ones(5).double(), **close(1e-5))
+def test_each_act_norm_normalises_its_inputs():
+    network, rows = random_network(5, "affine"), torch.from_numpy(correlated(400, 5, seed=3))
+    network.start(rows)
+    steps = network.map().transform().transforms
+    assert sum(isinstance(step, Scaling) for step in steps) == 4
+    for step in steps:
+        rows = step(rows)
+        if isinstance(step, Scaling):
+            torch.testing.assert_close(rows.mean(0), torch.zeros(5).double(), **close(1e-5))
+            torch.testing.assert_close(rows.std(0), torch.ones(5).double(), **close(1e-5))
 
 
 class TestDensity:
-    @pytest.mark.parametrize("coupling", COUPLINGS)
+    @pytest.mark.parametrize("coupling", ["additive", "affine"])
     def test_gaussian_and_curved_data(self, coupling):
         """On fresh rows the likelihood is near that of normal rows, or above the best normal."""
         options = {"hidden": 16, "n_blocks": 4, "lr": 0.01, "max_epochs": 8, "random_state": 0}
@@ -122,29 +119,18 @@ class TestDensity:
         np.testing.assert_allclose(difference, 4 * np.log(8), **close(1e-3))
 
 
-@pytest.fixture(scope="module")
-def task():
+def test_alpha_trains_for_the_frozen_head():
     X, y = make_classification(300, 8, n_informative=4, n_classes=3, random_state=0)
-    return X, y, fit_head("logistic", X, y)
-
-
-class TestHead:
-    def test_alpha_trains_for_the_frozen_head(self, task):
-        X, y, head = task
-        settings = {"max_epochs": 15, "lr": 3e-3, **SMALL}
-        alone = FlowAdapter(**settings).fit(X)
-        joint = FlowAdapter(head, alpha=0.5, **settings).fit(X, y)
-        loss = log_loss(y, joint.predict_proba(X))
-        assert loss < log_loss(y, head.predict_proba(X)) - 0.05
-        assert loss < log_loss(y, joint.head_.predict_proba(alone.transform(X))) - 0.05
-        pure = FlowAdapter(head, alpha=1.0, **settings).fit(X, y)
-        assert joint.score_samples(X).mean() > pure.score_samples(X).mean()
-        assert all(epoch["valid_cost"] == 0 for epoch in pure.history_)
-
-    def test_initial_flow_preserves_predictions_of_the_head(self, task):
-        X, y, head = task
-        start = FlowAdapter(head, alpha=0.5, lr=1e-12, max_epochs=1, **SMALL).fit(X, y)
-        np.testing.assert_allclose(start.predict_proba(X), head.predict_proba(X), atol=1e-4)
+    head = fit_head("logistic", X, y)
+    settings = {"max_epochs": 15, "lr": 3e-3, **SMALL}
+    alone = FlowAdapter(**settings).fit(X)
+    joint = FlowAdapter(head, alpha=0.5, **settings).fit(X, y)
+    loss = log_loss(y, joint.predict_proba(X))
+    assert loss < log_loss(y, head.predict_proba(X)) - 0.05
+    assert loss < log_loss(y, joint.head_.predict_proba(alone.transform(X))) - 0.05
+    pure = FlowAdapter(head, alpha=1.0, **settings).fit(X, y)
+    assert joint.score_samples(X).mean() > pure.score_samples(X).mean()
+    assert all(epoch["valid_cost"] == 0 for epoch in pure.history_)
 
 
 class TestTraining:

@@ -103,16 +103,6 @@ class TestTaskLoss:
         slopes = (WEIGHTS[:, None] * probabilities).T @ np.column_stack([X, np.ones(120)])
         assert np.abs(slopes).max() < 1e-2 * WEIGHTS.sum()  # the gradient vanishes at the optimum
 
-    def test_scale_of_the_weights_has_no_effect(self):
-        for head, y in ((HEAD, Y), (READS_VALUES, VALUES)):
-            fits = [
-                CosRegAdapter(head, lam=0.0, **QUICK).fit(X, y, sample_weight=factor * WEIGHTS)
-                for factor in (1, 1000)
-            ]
-            np.testing.assert_allclose(fits[0].transform(X), fits[1].transform(X), rtol=1e-4)
-            losses = [[epoch["train_loss"] for epoch in fitted.history_[1:]] for fitted in fits]
-            np.testing.assert_allclose(*losses, rtol=1e-5)
-
 
 class TestHeadMomentsAndScores:
     def test_head_and_score_are_weighted(self):
@@ -130,14 +120,6 @@ class TestHeadMomentsAndScores:
         covariance = np.cov(whitened.transform(rows).T, aweights=weights)
         np.testing.assert_allclose(covariance / covariance[0, 0], np.eye(6), atol=0.03)
 
-    def test_scoring_gets_the_weights_of_the_validation_rows(self):
-        scoring = Recorder()
-        CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK).fit(X, VALUES, sample_weight=WEIGHTS)
-        of_value = dict(zip(VALUES, WEIGHTS, strict=True))
-        assert len(scoring.calls) > 200  # including the bootstrap samples
-        for y, sample_weight in scoring.calls[::20]:
-            np.testing.assert_allclose(sample_weight, [of_value[value] for value in y])
-
 
 @pytest.mark.parametrize(
     ("given", "word"),
@@ -145,11 +127,8 @@ class TestHeadMomentsAndScores:
         ({"sample_weight": np.where(COUNTS == 2, -1, COUNTS)}, "[Nn]egative"),
         ({"sample_weight": np.full(120, 1 / 120)}, "sample_weight sums to 1"),
         ({"sample_weight": COUNTS[:-1]}, "sample_weight.shape"),
-        ({"sample_weight": np.where(COUNTS == 2, np.nan, COUNTS)}, "NaN"),
-        ({"sample_weight": np.arange(120) == 3}, "sample_weight sums to 1"),
         ({"sample_weight": 2 * (np.arange(120) == 3)}, "X is constant"),
         ({"groups": np.arange(119)}, r"groups has shape \(119,\)"),
-        ({"groups": np.zeros((120, 2))}, r"groups has shape \(120, 2\)"),
         ({"groups": [None, *range(119)]}, "groups contains NaN or None"),
     ],
 )
@@ -182,7 +161,7 @@ class TestGroups:
             assert set(labels[fitting]) == {0, 1, 2, 3}
             assert validating is not None
 
-    def test_fit_splits_by_groups(self):
+    def test_fit_splits_by_groups_and_scores_with_the_weights_of_the_validation_rows(self):
         groups = np.array([f"g{k}" for k in np.random.default_rng(2).integers(0, 30, size=120)])
         scoring = Recorder()
         adapter = CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK)
@@ -190,21 +169,17 @@ class TestGroups:
         validation = np.isin(VALUES, scoring.calls[0][0])
         assert validation.any()
         assert not set(groups[validation]) & set(groups[(COUNTS > 0) & ~validation])
+        of_value = dict(zip(VALUES, COUNTS, strict=True))
+        assert len(scoring.calls) > 200  # including the bootstrap samples
+        for y, sample_weight in scoring.calls[::20]:
+            np.testing.assert_allclose(sample_weight, [of_value[value] for value in y])
 
 
 ONE_EPOCH = {"max_epochs": 1, "random_state": 0}
-TRAINED = [
-    IsotropyLayer(**ONE_EPOCH),
-    IsotropyLayer(None, network="mlp", **ONE_EPOCH),
-    IStarAdapter(None, **ONE_EPOCH),
-    CosRegAdapter(coordinates="raw", head_training="joint", **ONE_EPOCH),
-    SpectrumControlAdapter("ridge", **ONE_EPOCH),
-    FlowAdapter("logistic", alpha=0.5, n_blocks=1, hidden=4, **ONE_EPOCH),
-]
 
 
-def data(n=20, d=4):
-    return make_classification(n, d, n_informative=3, n_redundant=0, random_state=0)
+def data(n):
+    return make_classification(n, 4, n_informative=3, n_redundant=0, random_state=0)
 
 
 def losses_and_map(adapter, X, y):
@@ -215,7 +190,15 @@ def losses_and_map(adapter, X, y):
     return losses, None if again else fitted.transform(X).tolist()
 
 
-@pytest.mark.parametrize("adapter", TRAINED, ids=repr)
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        IsotropyLayer(None, network="mlp", **ONE_EPOCH),
+        CosRegAdapter(coordinates="raw", head_training="joint", **ONE_EPOCH),
+        FlowAdapter("logistic", alpha=0.5, n_blocks=1, hidden=4, **ONE_EPOCH),
+    ],
+    ids=repr,
+)
 def test_validation_rows_are_not_used_in_training(adapter):
     """With one epoch there is no choice, so a change of a validation row has no effect."""
     X, y = data(14)
