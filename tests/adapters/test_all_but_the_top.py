@@ -63,11 +63,6 @@ class TestAllButTheTop:
         np.testing.assert_allclose(adapter.transform(X), 0, atol=1e-12)
         assert np.linalg.matrix_rank(adapter.transform(new)) == 7
 
-    @pytest.mark.parametrize("adapter", [AllButTheTop, lambda n: ClusterIsotropy(2, n)])
-    def test_removal_of_all_components_is_refused(self, cone, adapter):
-        with pytest.raises(ValueError, match="n_components=12"):
-            adapter(12).fit(cone)
-
 
 class TestClusterIsotropy:
     @pytest.mark.parametrize("weighted", [False, True])

@@ -129,34 +129,22 @@ MOMENTS_ADAPTERS = [
 ]
 
 
-def assert_same_map(ours, theirs):
-    for left, right in zip(ours.to_affine(), theirs.to_affine(), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-7, atol=1e-7)
-
-
-class TestRowsInParts:
-    @settings(max_examples=10)
-    @given(st.lists(st.integers(1, 99), max_size=5), st.sampled_from(MOMENTS_ADAPTERS))
-    def test_partial_fit_in_any_chunks_equals_fit(self, cuts, adapter):
-        X, _ = make_blobs(100, n_features=5, random_state=0)
-        chunked = clone(adapter)
-        chunks = [chunk for chunk in np.split(X, sorted(set(cuts))) if len(chunk) > 1]
-        for chunk in chunks:
-            chunked.partial_fit(chunk)
-        assert_same_map(chunked, clone(adapter).fit(np.concatenate(chunks)))
-
-    @settings(max_examples=10)
-    @given(
-        st.integers(0, 2**32 - 1),
-        st.sampled_from([*MOMENTS_ADAPTERS, Whitening(shrinkage="ledoit-wolf")]),
-    )
-    def test_weights_are_frequencies_and_the_order_of_rows_has_no_effect(self, seed, adapter):
-        X, _ = make_blobs(60, n_features=5, random_state=0)
-        rng = np.random.default_rng(seed)
-        weights = rng.integers(0, 4, 60)
-        weighted = clone(adapter).fit(X, sample_weight=weights)
-        repeated = rng.permutation(np.repeat(X, weights, axis=0))
-        assert_same_map(weighted, clone(adapter).fit(repeated))
+@settings(max_examples=20)
+@given(
+    st.lists(st.integers(2, 98), max_size=5),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(MOMENTS_ADAPTERS),
+)
+def test_chunks_weights_and_the_order_of_rows_have_no_effect(cuts, seed, adapter):
+    rng, (X, _) = np.random.default_rng(seed), make_blobs(100, n_features=5, random_state=0)
+    weights = rng.permutation(np.arange(100) % 4)  # of 150 rows
+    rows = rng.permutation(np.repeat(X, weights, axis=0))
+    expected, weighted, chunked = clone(adapter).fit(rows), clone(adapter), clone(adapter)
+    for chunk in np.split(rows, sorted({cut // 2 * 2 for cut in cuts})):
+        chunked.partial_fit(chunk)
+    for fitted in (weighted.fit(X, sample_weight=weights), chunked):
+        for ours, theirs in zip(fitted.to_affine(), expected.to_affine(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-7)
 
 
 class TestLogitPreservingWhitening:
@@ -216,18 +204,6 @@ def test_outputs_of_new_rows_are_bounded_in_directions_without_variance(make, ra
     adapter = make(head).fit(X, rng.integers(0, 3, 300))
     unseen = X + 0.01 * rng.normal(size=X.shape)
     assert np.abs(adapter.transform(unseen)).max() < 100 * np.abs(X).max()
-
-
-@pytest.mark.filterwarnings("ignore:overflow", "ignore:lbfgs failed")
-@pytest.mark.parametrize(
-    "make", [LogitPreservingWhitening, IsoBN, partial(IsotropyLayer, head=None, solver="exact")]
-)
-def test_embeddings_whose_squares_overflow_or_underflow_are_refused(make):
-    X, y = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 2
-    assert np.isfinite(make().fit(X * 1e150, y).transform(X * 1e150)).all()
-    for scale, message in ((1e154, "X is too large"), (1e300, "X is too large"), (1e-155, "tiny")):
-        with pytest.raises(ValueError, match=message):
-            make().fit(X * scale, y)
 
 
 def published_scale(X, beta, eps):

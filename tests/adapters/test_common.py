@@ -198,18 +198,12 @@ class TestEveryAdapter:
         else:
             np.testing.assert_allclose(back, X, atol=1e-6)
 
-    def test_fit_to_a_frame_is_that_to_the_array_and_leaves_global_generators_unchanged(
-        self, adapter, blobs, fitted_once
-    ):
+    def test_fit_to_a_frame_is_that_to_the_array(self, adapter, blobs, fitted_once):
         X, y = blobs
         names = [f"e{i}" for i in range(6)]
         kind = pl.DataFrame if isinstance(adapter, IsotropyLayer | Whitening) else pd.DataFrame
         frame = kind(dict(zip(names, X.T, strict=True)))
-        before = random.getstate(), repr(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002
         fitted = changed(adapter, random_state=0).fit(frame, y)
-        assert random.getstate() == before[0]
-        assert repr(np.random.get_state()) == before[1]  # noqa: NPY002
-        assert torch.equal(torch.get_rng_state(), before[2])
         assert list(fitted.feature_names_in_) == names
         expected = fitted_once(adapter).transform(X)
         np.testing.assert_array_equal(fitted.transform(frame), expected)
@@ -223,9 +217,14 @@ class TestEveryAdapter:
 
 
 @pytest.mark.parametrize("adapter", ONE_OF_EACH, ids=repr)
-def test_few_rows_wide_matrices_and_two_features(adapter):
+def test_outputs_are_bounded_for_any_shape_and_global_generators_left_alone(adapter):
     rng = np.random.default_rng(0)
-    for n, d in ((12, 40), (30, 2)):
+    before = random.getstate(), repr(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002
+    for n, d, dead in ((12, 40, []), (30, 2, []), (60, 8, [0.0, 3e-9, 1e-33])):
         X, y = rng.normal(size=(n, d)), np.arange(n) % 2
+        X[:, : len(dead)] *= dead
         Z = clone(adapter).fit(X, y).transform(rng.normal(size=(20, d)))
         assert np.abs(Z).max() < 1e4  # and finite
+    assert random.getstate() == before[0]
+    assert repr(np.random.get_state()) == before[1]  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), before[2])

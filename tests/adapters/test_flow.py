@@ -91,32 +91,21 @@ def test_each_act_norm_normalises_its_inputs():
             torch.testing.assert_close(rows.std(0), torch.ones(5).double(), **close(1e-5))
 
 
-class TestDensity:
-    @pytest.mark.parametrize("coupling", ["additive", "affine"])
-    def test_gaussian_and_curved_data(self, coupling):
-        """On fresh rows the likelihood is near that of normal rows, or above the best normal."""
-        options = {"hidden": 16, "n_blocks": 4, "lr": 0.01, "max_epochs": 8, "random_state": 0}
-        flow, gains = FlowAdapter(coupling=coupling, **options), []
-        for rows in (correlated(1000, 3), banana(1000)):
-            X, fresh = rows[:700], rows[700:]
-            normal = multivariate_normal(X.mean(axis=0), np.cov(X.T)).logpdf(fresh).mean()
-            gains.append(flow.fit(X).score_samples(fresh).mean() - normal)
-            Z = flow.transform(X)
-            np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
-            np.testing.assert_allclose(Z.var(axis=0), 1, rtol=1e-9)
-            assert isoscore(flow.transform(fresh)) > 0.9 > 0.6 > isoscore(fresh)
-        assert abs(gains[0]) < 0.1
-        assert gains[1] > 0.5
-
-    def test_density_changes_with_the_units_and_outputs_with_no_unit_or_far_offset(self):
-        X = correlated(100, 4)
-        plain, scaled, far = (
-            FlowAdapter(max_epochs=2, **SMALL).fit(rows) for rows in (X, 8 * X, X + 1e7)
-        )
-        np.testing.assert_allclose(scaled.transform(8 * X), plain.transform(X), **close(1e-4))
-        np.testing.assert_allclose(far.transform(X + 1e7), plain.transform(X), **close(1e-4))
-        difference = plain.score_samples(X) - scaled.score_samples(8 * X)
-        np.testing.assert_allclose(difference, 4 * np.log(8), **close(1e-3))
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+def test_density_of_gaussian_and_curved_data(coupling):
+    """On fresh rows the likelihood is near that of normal rows, or above the best normal."""
+    options = {"hidden": 16, "n_blocks": 4, "lr": 0.01, "max_epochs": 8, "random_state": 0}
+    flow, gains = FlowAdapter(coupling=coupling, **options), []
+    for rows in (correlated(1000, 3), banana(1000)):
+        X, fresh = rows[:700], rows[700:]
+        normal = multivariate_normal(X.mean(axis=0), np.cov(X.T)).logpdf(fresh).mean()
+        gains.append(flow.fit(X).score_samples(fresh).mean() - normal)
+        Z = flow.transform(X)
+        np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
+        np.testing.assert_allclose(Z.var(axis=0), 1, rtol=1e-9)
+        assert isoscore(flow.transform(fresh)) > 0.9 > 0.6 > isoscore(fresh)
+    assert abs(gains[0]) < 0.1
+    assert gains[1] > 0.5
 
 
 def test_alpha_trains_for_the_frozen_head():
