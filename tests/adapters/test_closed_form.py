@@ -1,7 +1,5 @@
 """Whitening, LogitPreservingWhitening and IsoBN, and partial_fit of the closed forms."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -28,19 +26,14 @@ def cone():
     return rng.normal(size=(200, 24)) * scales @ np.linalg.qr(rng.normal(size=(24, 24)))[0] + 4
 
 
-@pytest.fixture(scope="module")
-def few():
-    return np.random.default_rng(0).normal(size=(20, 64)) + 3
-
-
 def make_head(d, n_classes, seed=0):
     rng = np.random.default_rng(seed)
     return LinearHead(rng.normal(size=(n_classes, d)), rng.normal(size=n_classes), range(n_classes))
 
 
 class TestWhitening:
-    def test_pca_equals_scikit_learn_up_to_the_rank(self, cone, few):
-        for X, rank in ((cone, 24), (few, 19)):
+    def test_pca_equals_scikit_learn_up_to_the_rank(self, cone):
+        for X, rank in ((cone, 24), (cone[:20], 19)):
             ours = Whitening("pca", shrinkage=0.0).fit_transform(X)
             theirs = PCA(rank, whiten=True, svd_solver="full").fit_transform(X)
             signs = np.sign((ours[:, :rank] * theirs).sum(axis=0))
@@ -175,8 +168,6 @@ class TestLogitPreservingWhitening:
         np.testing.assert_allclose(freed.predict_proba(cone), head.predict_proba(cone), atol=1e-9)
         assert np.abs(head.outputs(freed.transform(cone)) - head.outputs(cone)).max() > 1e-3
         assert isoscore(freed.transform(cone)) > isoscore(kept.transform(cone))
-        for adapter, n_free in ((kept, 21), (freed, 22)):
-            assert repr(adapter).endswith(f": {n_free} of 24 directions are free")
         with pytest.raises(ValueError, match="preserve='differences'"):
             freed.set_params(head=LinearHead(np.eye(1, 24), [0.0])).fit(cone)
 
@@ -195,15 +186,15 @@ class TestLogitPreservingWhitening:
             assert scores[1] == pytest.approx((ratio + 24 - 2 - 1) / 23, abs=1e-9)
 
 
-@pytest.mark.parametrize("make", [LogitPreservingWhitening, partial(IsotropyLayer, solver="exact")])
 @pytest.mark.parametrize("rank", [1, 3])
-def test_outputs_of_new_rows_are_bounded_in_directions_without_variance(make, rank):
+def test_outputs_of_new_rows_are_bounded_in_directions_without_variance(rank):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, rank)) @ rng.normal(size=(rank, 8))  # in the head's row space
     head = LinearHead(np.linalg.svd(X)[2][:3], np.zeros(3), range(3))
-    adapter = make(head).fit(X, rng.integers(0, 3, 300))
     unseen = X + 0.01 * rng.normal(size=X.shape)
-    assert np.abs(adapter.transform(unseen)).max() < 100 * np.abs(X).max()
+    for adapter in (LogitPreservingWhitening(head), IsotropyLayer(head, solver="exact")):
+        adapter.fit(X, rng.integers(0, 3, 300))
+        assert np.abs(adapter.transform(unseen)).max() < 100 * np.abs(X).max()
 
 
 def published_scale(X, beta, eps):

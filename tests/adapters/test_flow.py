@@ -52,10 +52,6 @@ class TestMap:
         flow = FlowAdapter(coupling=coupling, max_epochs=2, **SMALL).fit(X)
         scale = np.abs(X).max()
         assert np.abs(flow.inverse_transform(flow.transform(X)) - X).max() < 1e-9 * scale
-        single = X.astype(np.float32)
-        back = flow.inverse_transform(flow.transform(single))
-        assert back.dtype == np.float32
-        assert np.abs(back - single).max() < 1e-4 * scale
         drawn = random_network(d, coupling).map()
         np.testing.assert_allclose(drawn.inverted()(drawn(X)), X, rtol=1e-10, atol=1e-9)
 
@@ -122,27 +118,19 @@ def test_alpha_trains_for_the_frozen_head():
     assert all(epoch["valid_cost"] == 0 for epoch in pure.history_)
 
 
-class TestTraining:
-    def test_epoch_with_the_fewest_bits_is_kept(self):
-        X = correlated(80, 20)
-        flow = FlowAdapter(lr=0.02, max_epochs=40, patience=3, **SMALL).fit(X)
-        costs = [epoch["valid_cost"] for epoch in flow.history_]
-        assert flow.n_iter_ == len(costs) == flow.best_epoch_ + 3 < 40
-        assert flow.best_epoch_ == 1 + np.argmin(costs)
-        assert all(epoch["valid_score"] == -epoch["valid_cost"] for epoch in flow.history_)
+def test_validation_cost_is_bits_per_dimension():
+    X = correlated(30, 3)  # too few rows to calibrate the last ActNorm
+    flow = FlowAdapter(max_epochs=2, **SMALL).fit(X)
+    rng = np.random.RandomState(0)
+    rng.randint(2**31)  # draws the seed of the shuffles, as fit does
+    fitting, validating = split_rows(30, None, 0.3, rng)
+    bits = -flow.score_samples(X[validating]).mean() / (3 * np.log(2))
+    bits -= np.log2(X[fitting].std(axis=0, ddof=1)).mean()  # of standardised embeddings
+    cost = flow.history_[flow.best_epoch_ - 1]["valid_cost"]
+    assert cost == pytest.approx(bits, abs=1e-4)
 
-    def test_validation_cost_is_bits_per_dimension(self):
-        X = correlated(30, 3)  # too few rows to calibrate the last ActNorm
-        flow = FlowAdapter(max_epochs=2, **SMALL).fit(X)
-        rng = np.random.RandomState(0)
-        rng.randint(2**31)  # draws the seed of the shuffles, as fit does
-        fitting, validating = split_rows(30, None, 0.3, rng)
-        bits = -flow.score_samples(X[validating]).mean() / (3 * np.log(2))
-        bits -= np.log2(X[fitting].std(axis=0, ddof=1)).mean()  # of standardised embeddings
-        cost = flow.history_[flow.best_epoch_ - 1]["valid_cost"]
-        assert cost == pytest.approx(bits, abs=1e-4)
 
-    @pytest.mark.parametrize("options", [{"lr": 1e30, "validation_fraction": None}, {"alpha": 0.5}])
-    def test_divergence_and_alpha_without_a_head_are_errors(self, options):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            FlowAdapter(max_epochs=3, **options).fit(correlated(100, 4))
+@pytest.mark.parametrize("options", [{"lr": 1e30, "validation_fraction": None}, {"alpha": 0.5}])
+def test_divergence_and_alpha_without_a_head_are_errors(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        FlowAdapter(max_epochs=3, **options).fit(correlated(100, 4))

@@ -104,21 +104,14 @@ def test_fitted_estimator_is_refitted_unless_it_is_frozen():
     np.testing.assert_array_equal(model.coef_, coef)
     kept = clone(LogitPreservingWhitening(FrozenEstimator(model))).fit(X)
     np.testing.assert_array_equal(kept.head_.coef_, coef)
-    with pytest.raises(ValueError, match="requires y to be passed"):
-        LogitPreservingWhitening(model).fit(X)
 
 
-@pytest.mark.parametrize(
-    ("head", "word"),
-    [
+def test_invalid_heads_are_refused():
+    for head, word in (
         (RandomForestClassifier(2), "has no coef_"),
         (FrozenEstimator(LogisticRegression()), "fit it first"),
         (StandardScaler(), "'head' parameter"),
-        (Ridge(), "string to float"),
-    ],
-    ids=class_name,
-)
-def test_invalid_heads_are_refused(head, word):
-    for adapter in (CosRegAdapter(head, **ONE), IsoBN(head=head, head_training="frozen")):
-        with pytest.raises(ValueError, match=word):
-            adapter.fit(X, NAMES)
+    ):
+        for adapter in (CosRegAdapter(head, **ONE), IsoBN(head=head, head_training="frozen")):
+            with pytest.raises(ValueError, match=word):
+                adapter.fit(X, NAMES)

@@ -24,7 +24,7 @@ from isoadapt.adapters._training._problem import raw_coordinates, whitened_coord
 from isoadapt.geometry import Moments
 from isoadapt.losses import CosRegLoss, PersistentEntropyLoss, SpectrumControlLoss
 from isoadapt.metrics import isoscore, mean_cosine_similarity
-from tests.adapters.examples import PENALISED, cone_with_head, mean_log, network_and_points
+from tests.adapters.examples import PENALISED, cone_with_head, network_and_points
 
 EXACT = {"solver": "exact"}
 
@@ -95,24 +95,11 @@ class TestCoordinates:
         assert np.abs((head.coef_ @ coordinates.out)[:, 1:]).max() < 1e-10
         np.testing.assert_allclose(coordinates.embedding_map(coordinates.start)(X), X, atol=1e-8)
 
-    @pytest.mark.parametrize("head_training", ["frozen", "joint"])
-    def test_hidden_layer_reads_the_coordinates_and_the_loss_is_that_of_the_map(
-        self, cone, head_training
-    ):
-        """The validation score of the network is the score of the map in float64."""
-        X, y, head = cone
-        options = {"network": "mlp", "lr": 0.01, "max_epochs": 2, "random_state": 0}
-        layer = CosRegAdapter(head, coordinates="whitened", scoring=mean_log, **options)
-        layer.set_params(head_training=head_training, validation_fraction=0.25)
-        layer.fit(X[:200], y[:200])
-        held = np.flatnonzero(layer._recognise(X[:200]) == 0)
-        kept = layer.history_[layer.best_epoch_]["valid_score"]
-        assert mean_log(layer, X[held], y[held]) == pytest.approx(kept, rel=1e-4)
-
 
 def test_cosreg_moves_the_mean_towards_the_origin(cone):
     X, y, head = cone
     X = X + 5 * row_space(head.coef_)[1][:, 0]  # outside the head's row space
+    X, y = X[:300], y[:300]
     options = {"validation_fraction": None, "random_state": 0}
     control = CosRegAdapter(head, lam=0.0, **options).fit(X, y).transform(X)
     Z = CosRegAdapter(head, **options).fit(X, y).transform(X)
