@@ -31,7 +31,7 @@ def rows(cone):
 class TestMiniBatch:
     def test_isoscore_rises_with_the_penalty_only_and_the_task_is_kept(self, cone):
         X, y, head = cone
-        rows, labels, new = X[:600], y[:600], X[600:]
+        rows, labels, new = X[:300], y[:300], X[600:]
         layer = IsotropyLayer(head=head, random_state=0).fit(rows, labels)
         assert isoscore(layer.transform(new)) > 4 * isoscore(new)
         assert layer.score(new, y[600:]) > head.score(new, y[600:]) - 0.02

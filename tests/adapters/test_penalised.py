@@ -26,8 +26,6 @@ from isoadapt.losses import CosRegLoss, PersistentEntropyLoss, SpectrumControlLo
 from isoadapt.metrics import isoscore, mean_cosine_similarity
 from tests.adapters.examples import PENALISED, cone_with_head, network_and_points
 
-EXACT = {"solver": "exact"}
-
 
 @pytest.fixture(scope="module")
 def cone():
@@ -55,9 +53,8 @@ class TestAllPenalised:
 @pytest.mark.parametrize(
     ("adapter", "options", "word"),
     [
-        (IsotropyLayer, {"network": "mlp", **EXACT}, "network='mlp'"),
-        (IsotropyLayer, {"head_training": "joint", **EXACT}, "head_training='joint'"),
-        (IStarAdapter, {"zeta": 0.2, **EXACT}, "zeta=0.2"),
+        (IsotropyLayer, {"network": "mlp", "solver": "exact"}, "network='mlp'"),
+        (IStarAdapter, {"zeta": 0.2, "solver": "exact"}, "zeta=0.2"),
         (CosRegAdapter, {"head": None, "head_training": "joint"}, "head_training='joint'"),
         (CosRegAdapter, {"device": "nowhere"}, "device='nowhere'"),
         (IsotropyLayer, {"batch_size": 3}, "batches of 4 rows"),

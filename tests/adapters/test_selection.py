@@ -39,7 +39,6 @@ class TestKeptEpoch:
             ([0.8, 0.8, 0.8, 0.8], 3),
             ([0.8, 0.8, 0.79, 0.5], 2),  # 0.04 is one standard error
             ([0.8, 0.9, 0.7, 0.88], 3),
-            ([0.8, 0.9, 0.7, 0.85], 1),
             ([0.5, 0.6, 0.9, 0.8], 2),  # epoch 1 is replaced by a better one
             ([0.8, 0.6, 0.7, 0.65], 2),  # none reaches the start, so the best one is kept
             ([0.8, 1.0, 0.99, 0.97], 2),  # if all rows are right, their error is the least one
