@@ -63,8 +63,6 @@ class TestWhitening:
         np.testing.assert_allclose(first, whole[:, :5], atol=1e-9)
         Z = Whitening("zca", n_components=5, **options).fit_transform(cone)
         np.testing.assert_allclose(Z @ Z.T, first @ first.T, atol=1e-8)
-        with pytest.raises(ValueError, match="n_components=25"):
-            Whitening(n_components=25).fit(cone)
 
     @pytest.mark.parametrize(("name", "reference"), [("oas", oas), ("ledoit-wolf", ledoit_wolf)])
     @pytest.mark.parametrize("shape", [(2, 3), (12, 24), (300, 7)])
@@ -166,8 +164,6 @@ class TestLogitPreservingWhitening:
         np.testing.assert_allclose(freed.predict_proba(cone), head.predict_proba(cone), atol=1e-9)
         assert np.abs(head.outputs(freed.transform(cone)) - head.outputs(cone)).max() > 1e-3
         assert isoscore(freed.transform(cone)) > isoscore(kept.transform(cone))
-        with pytest.raises(ValueError, match="preserve='differences'"):
-            freed.set_params(head=LinearHead(np.eye(1, 24), [0.0])).fit(cone)
 
     @pytest.mark.parametrize(("strength", "shrinkage"), [(1.0, 0.0), (0.7, 0.1)])
     def test_scale_outside_the_row_space_maximises_isoscore(self, cone, strength, shrinkage):

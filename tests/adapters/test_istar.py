@@ -26,10 +26,10 @@ def single_batch(points, weights=None):
 
 def test_sign_of_lam_raises_or_lowers_isoscore():
     X, y, head = cone_with_head()
-    X, y = X[:200], y[:200]
+    rows, labels = X[:200], y[:200]
     options = {"validation_fraction": None, "random_state": 0, "max_epochs": 15}
     low, control, high = (
-        isoscore(IStarAdapter(head, lam=lam, **options).fit(X, y).transform(X))
+        isoscore(IStarAdapter(head, lam=lam, **options).fit(rows, labels).transform(X))
         for lam in (-5.0, 0.0, 5.0)
     )
     assert low < control / 2 < control < high / 4
