@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 from sklearn.decomposition import PCA
 
 from isoadapt import AllButTheTop, ClusterIsotropy
@@ -63,11 +62,6 @@ class TestAllButTheTop:
         np.testing.assert_allclose(adapter.transform(X), 0, atol=1e-12)
         assert np.linalg.matrix_rank(adapter.transform(new)) == 7
 
-    @pytest.mark.parametrize("adapter", [AllButTheTop, lambda n: ClusterIsotropy(2, n)])
-    def test_removal_of_all_components_is_refused(self, cone, adapter):
-        with pytest.raises(ValueError, match="n_components=12"):
-            adapter(12).fit(cone)
-
 
 class TestClusterIsotropy:
     @pytest.mark.parametrize("weighted", [False, True])
@@ -94,8 +88,7 @@ class TestClusterIsotropy:
             np.testing.assert_allclose(z, (row - means[c]) @ (np.eye(6) - top.T @ top), atol=1e-9)
             np.testing.assert_allclose(adapter.transform(row[None])[0], z, atol=1e-12)
 
-    @settings(max_examples=5)
-    @given(st.integers(0, 2**31 - 1))
+    @pytest.mark.parametrize("seed", [0, 1])
     def test_weights_are_frequencies_and_the_order_of_rows_has_no_effect(self, cone, seed):
         rng = np.random.default_rng(seed)
         weights = rng.integers(0, 4, len(cone))

@@ -1,7 +1,5 @@
 """Whitening, LogitPreservingWhitening and IsoBN, and partial_fit of the closed forms."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -12,7 +10,6 @@ from sklearn.decomposition import PCA
 
 from isoadapt import (
     AllButTheTop,
-    FlowAdapter,
     IsoBN,
     IsotropyLayer,
     LinearHead,
@@ -29,19 +26,14 @@ def cone():
     return rng.normal(size=(200, 24)) * scales @ np.linalg.qr(rng.normal(size=(24, 24)))[0] + 4
 
 
-@pytest.fixture(scope="module")
-def few():
-    return np.random.default_rng(0).normal(size=(20, 64)) + 3
-
-
 def make_head(d, n_classes, seed=0):
     rng = np.random.default_rng(seed)
     return LinearHead(rng.normal(size=(n_classes, d)), rng.normal(size=n_classes), range(n_classes))
 
 
 class TestWhitening:
-    def test_pca_equals_scikit_learn_up_to_the_rank(self, cone, few):
-        for X, rank in ((cone, 24), (few, 19)):
+    def test_pca_equals_scikit_learn_up_to_the_rank(self, cone):
+        for X, rank in ((cone, 24), (cone[:20], 19)):
             ours = Whitening("pca", shrinkage=0.0).fit_transform(X)
             theirs = PCA(rank, whiten=True, svd_solver="full").fit_transform(X)
             signs = np.sign((ours[:, :rank] * theirs).sum(axis=0))
@@ -63,8 +55,6 @@ class TestWhitening:
         Z = Whitening(shrinkage=0.0, strength=0.5).fit_transform(cone)
         expected = np.sqrt(np.linalg.eigvalsh(np.cov(cone.T)))
         np.testing.assert_allclose(np.linalg.eigvalsh(np.cov(Z.T)), expected, rtol=1e-6)
-        centred = Whitening(strength=0.0).fit_transform(cone)
-        np.testing.assert_allclose(centred, cone - cone.mean(axis=0), atol=1e-9)
 
     def test_n_components_are_the_first_of_all(self, cone):
         options = {"shrinkage": 0.3, "strength": 0.7}
@@ -73,8 +63,6 @@ class TestWhitening:
         np.testing.assert_allclose(first, whole[:, :5], atol=1e-9)
         Z = Whitening("zca", n_components=5, **options).fit_transform(cone)
         np.testing.assert_allclose(Z @ Z.T, first @ first.T, atol=1e-8)
-        with pytest.raises(ValueError, match="n_components=25"):
-            Whitening(n_components=25).fit(cone)
 
     @pytest.mark.parametrize(("name", "reference"), [("oas", oas), ("ledoit-wolf", ledoit_wolf)])
     @pytest.mark.parametrize("shape", [(2, 3), (12, 24), (300, 7)])
@@ -89,37 +77,20 @@ class TestWhitening:
             whitened = matrix @ cov @ matrix.T
             np.testing.assert_allclose(whitened, np.eye(len(cov)) * (n - 1) / n, atol=1e-9)
 
-    def test_head_of_full_width_is_refitted_or_refused_after_pca(self):
-        X, y = make_blobs(200, n_features=5, random_state=0)
-        pca = Whitening("pca", n_components=3, head=make_head(5, 3))
-        assert pca.fit(X, y).head_.n_features_in_ == 3
-        with pytest.raises(ValueError, match="X has 3 features, but the head expects 5"):
-            pca.set_params(head_training="frozen").fit(X, y)
-
-
-SPECTRA = {
-    "power": np.arange(1, 65) ** -1.0,
-    "steep power": np.arange(1, 65) ** -2.0,
-    "dominant": np.r_[1000.0, np.ones(63)],
-    "exponential": np.exp(-np.arange(64) / 8),
-    "flat": np.ones(64),
-}
-
 
 @pytest.mark.parametrize(
     ("spectrum", "n", "kind"),
     [
-        ("power", 64, "normal"),
-        ("steep power", 64, "heavy tails"),
-        ("dominant", 64, "heavy tails"),
-        ("exponential", 64, "normal"),
-        ("flat", 128, "normal"),
-        ("power", 1920, "a direction in which one row varies"),
+        (np.arange(1, 65) ** -2.0, 64, "heavy tails"),
+        (np.r_[1000.0, np.ones(63)], 64, "heavy tails"),
+        (np.exp(-np.arange(64) / 8), 64, "normal"),
+        (np.arange(1, 65) ** -1.0, 1920, "a direction in which one row varies"),
     ],
+    ids=["steep power", "dominant", "exponential", "one row"],
 )
 def test_automatic_shrinkage_is_as_good_for_new_rows_as_the_better_of_two_rules(spectrum, n, kind):
     """The score is the IsoScore of the map applied to the covariance of the population."""
-    variances, scores = SPECTRA[spectrum].copy(), []
+    variances, scores = spectrum.copy(), []
     head = LinearHead(np.random.default_rng(0).normal(size=(1, 64)), [0.0])
     if "one row" in kind:  # its variance is 50 times that of the fitted rows
         variances[9] = 50e-6 * variances.mean()
@@ -147,34 +118,22 @@ MOMENTS_ADAPTERS = [
 ]
 
 
-def assert_same_map(ours, theirs):
-    for left, right in zip(ours.to_affine(), theirs.to_affine(), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-7, atol=1e-7)
-
-
-class TestRowsInParts:
-    @settings(max_examples=10)
-    @given(st.lists(st.integers(1, 99), max_size=5), st.sampled_from(MOMENTS_ADAPTERS))
-    def test_partial_fit_in_any_chunks_equals_fit(self, cuts, adapter):
-        X, _ = make_blobs(100, n_features=5, random_state=0)
-        chunked = clone(adapter)
-        chunks = [chunk for chunk in np.split(X, sorted(set(cuts))) if len(chunk) > 1]
-        for chunk in chunks:
-            chunked.partial_fit(chunk)
-        assert_same_map(chunked, clone(adapter).fit(np.concatenate(chunks)))
-
-    @settings(max_examples=10)
-    @given(
-        st.integers(0, 2**32 - 1),
-        st.sampled_from([*MOMENTS_ADAPTERS, Whitening(shrinkage="ledoit-wolf")]),
-    )
-    def test_weights_are_frequencies_and_the_order_of_rows_has_no_effect(self, seed, adapter):
-        X, _ = make_blobs(60, n_features=5, random_state=0)
-        rng = np.random.default_rng(seed)
-        weights = rng.integers(0, 4, 60)
-        weighted = clone(adapter).fit(X, sample_weight=weights)
-        repeated = rng.permutation(np.repeat(X, weights, axis=0))
-        assert_same_map(weighted, clone(adapter).fit(repeated))
+@settings(max_examples=20)
+@given(
+    st.lists(st.integers(2, 98), max_size=5),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(MOMENTS_ADAPTERS),
+)
+def test_chunks_weights_and_the_order_of_rows_have_no_effect(cuts, seed, adapter):
+    rng, (X, _) = np.random.default_rng(seed), make_blobs(100, n_features=5, random_state=0)
+    weights = rng.permutation(np.arange(100) % 4)  # of 150 rows
+    rows = rng.permutation(np.repeat(X, weights, axis=0))
+    expected, weighted, chunked = clone(adapter).fit(rows), clone(adapter), clone(adapter)
+    for chunk in np.split(rows, sorted({cut // 2 * 2 for cut in cuts})):
+        chunked.partial_fit(chunk)
+    for fitted in (weighted.fit(X, sample_weight=weights), chunked):
+        for ours, theirs in zip(fitted.to_affine(), expected.to_affine(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-7)
 
 
 class TestLogitPreservingWhitening:
@@ -205,10 +164,6 @@ class TestLogitPreservingWhitening:
         np.testing.assert_allclose(freed.predict_proba(cone), head.predict_proba(cone), atol=1e-9)
         assert np.abs(head.outputs(freed.transform(cone)) - head.outputs(cone)).max() > 1e-3
         assert isoscore(freed.transform(cone)) > isoscore(kept.transform(cone))
-        for adapter, n_free in ((kept, 21), (freed, 22)):
-            assert repr(adapter).endswith(f": {n_free} of 24 directions are free")
-        with pytest.raises(ValueError, match="preserve='differences'"):
-            freed.set_params(head=LinearHead(np.eye(1, 24), [0.0])).fit(cone)
 
     @pytest.mark.parametrize(("strength", "shrinkage"), [(1.0, 0.0), (0.7, 0.1)])
     def test_scale_outside_the_row_space_maximises_isoscore(self, cone, strength, shrinkage):
@@ -225,34 +180,15 @@ class TestLogitPreservingWhitening:
             assert scores[1] == pytest.approx((ratio + 24 - 2 - 1) / 23, abs=1e-9)
 
 
-@pytest.mark.parametrize("make", [LogitPreservingWhitening, partial(IsotropyLayer, solver="exact")])
 @pytest.mark.parametrize("rank", [1, 3])
-def test_outputs_of_new_rows_are_bounded_in_directions_without_variance(make, rank):
+def test_outputs_of_new_rows_are_bounded_in_directions_without_variance(rank):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, rank)) @ rng.normal(size=(rank, 8))  # in the head's row space
     head = LinearHead(np.linalg.svd(X)[2][:3], np.zeros(3), range(3))
-    adapter = make(head).fit(X, rng.integers(0, 3, 300))
     unseen = X + 0.01 * rng.normal(size=X.shape)
-    assert np.abs(adapter.transform(unseen)).max() < 100 * np.abs(X).max()
-
-
-@pytest.mark.filterwarnings("ignore:overflow", "ignore:lbfgs failed")
-@pytest.mark.parametrize(
-    "make",
-    [
-        LogitPreservingWhitening,
-        AllButTheTop,
-        IsoBN,
-        partial(FlowAdapter, head=None, max_epochs=1, n_blocks=1, hidden=4),
-        partial(IsotropyLayer, head=None, solver="exact"),
-    ],
-)
-def test_embeddings_whose_squares_overflow_or_underflow_are_refused(make):
-    X, y = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 2
-    assert np.isfinite(make().fit(X * 1e150, y).transform(X * 1e150)).all()
-    for scale, message in ((1e154, "X is too large"), (1e300, "X is too large"), (1e-155, "tiny")):
-        with pytest.raises(ValueError, match=message):
-            make().fit(X * scale, y)
+    for adapter in (LogitPreservingWhitening(head), IsotropyLayer(head, solver="exact")):
+        adapter.fit(X, rng.integers(0, 3, 300))
+        assert np.abs(adapter.transform(unseen)).max() < 100 * np.abs(X).max()
 
 
 def published_scale(X, beta, eps):
@@ -265,30 +201,15 @@ def published_scale(X, beta, eps):
     return scale * np.sqrt(np.trace(cov) / (np.diag(cov) @ scale**2 + eps))
 
 
-@pytest.fixture(scope="module")
-def unequal():
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(80, 6)) @ rng.normal(size=(6, 6)) * [30, 4, 1, 1, 0.3, 0.01] + 5
-
-
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(("beta", "eps"), [(0.0, 1e-6), (0.5, 1e-3), (0.8, 0.5), (1.0, 1e-3)])
-def test_scales_equal_the_published_formulas(unequal, beta, eps):
-    adapter = IsoBN(beta, eps).fit(unequal)
-    np.testing.assert_allclose(adapter.scale_, published_scale(unequal, beta, eps), rtol=1e-10)
-    np.testing.assert_allclose(adapter.transform(unequal), unequal * adapter.scale_, rtol=1e-12)
-    np.testing.assert_allclose(
-        IsoBN(beta, eps).fit(unequal + 100).scale_, adapter.scale_, rtol=1e-9
-    )
-
-
-@given(st.permutations(range(6)), st.lists(st.sampled_from([-1.0, 1.0]), min_size=6, max_size=6))
-def test_scales_follow_permutations_and_ignore_signs(unequal, order, signs):
-    moved = IsoBN().fit(unequal[:, order] * signs)
-    np.testing.assert_allclose(moved.scale_, IsoBN().fit(unequal).scale_[order], rtol=1e-10)
-
-
-def test_constant_dimension_gets_a_scale(unequal):
-    flat = np.where(np.arange(6) == 2, 7.0, unequal)
-    adapter = IsoBN().fit(flat)
-    np.testing.assert_allclose(adapter.scale_, published_scale(flat, 0.5, 1e-3), rtol=1e-9)
-    np.testing.assert_allclose(adapter.inverse_transform(adapter.transform(flat)), flat, atol=1e-9)
+def test_scales_equal_the_published_formulas(beta, eps, constant):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 6)) @ rng.normal(size=(6, 6)) * [30, 4, 1, 1, 0.3, 0.01] + 5
+    if constant:
+        X[:, 2] = 7.0
+    adapter = IsoBN(beta, eps).fit(X)
+    np.testing.assert_allclose(adapter.scale_, published_scale(X, beta, eps), rtol=1e-9)
+    Z = adapter.transform(X)
+    np.testing.assert_allclose(Z, X * adapter.scale_, rtol=1e-12)
+    np.testing.assert_allclose(adapter.inverse_transform(Z), X, atol=1e-9)

@@ -4,9 +4,7 @@ import pickle
 import random
 from copy import copy
 from importlib.util import find_spec
-from io import BytesIO
 
-import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -14,8 +12,6 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
-from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -27,7 +23,6 @@ from isoadapt import (
     IsoBN,
     IsotropyLayer,
     IStarAdapter,
-    LinearHead,
     LogitPreservingWhitening,
     PenaltyAdapter,
     SpectrumControlAdapter,
@@ -92,14 +87,12 @@ def changed(adapter, **changes):
     return clone(adapter).set_params(**{name: changes[name] for name in names})
 
 
-# One estimator of each base class and of each way to fit it passes all checks of scikit-learn.
+# One estimator of each base class passes all checks of scikit-learn.
 EVERY_CHECK = [
     IsotropyLayer(max_epochs=1, validation_fraction=None),
-    IsotropyLayer("ridge", solver="exact"),
     FlowAdapter(max_epochs=1, **FLOW),
     Whitening("pca", n_components=2),
     LogitPreservingWhitening("ridge"),
-    ClusterIsotropy(head="logistic"),
     TeacherReadout(),
 ]
 
@@ -124,19 +117,11 @@ ONE_OF_EACH = [
     for each in {type(each): each for each in ADAPTERS}.values()
 ]
 CHECKS = [
-    estimator_checks.check_set_output_transform,
     estimator_checks.check_set_output_transform_pandas,
     estimator_checks.check_dataframe_column_names_consistency,
     estimator_checks.check_transformer_get_feature_names_out,
     estimator_checks.check_param_validation,
-    estimator_checks.check_estimators_pickle,
     estimator_checks.check_fit_idempotent,
-]
-OTHER_CONTAINERS = [
-    estimator_checks.check_set_output_transform_polars,
-    estimator_checks.check_global_output_transform_pandas,
-    estimator_checks.check_global_set_output_transform_polars,
-    estimator_checks.check_transformer_get_feature_names_out_pandas,
 ]
 
 
@@ -145,7 +130,7 @@ OTHER_CONTAINERS = [
 @pytest.mark.parametrize(
     ("adapter", "check"),
     [(adapter, check) for adapter in ONE_OF_EACH for check in CHECKS]
-    + [(EVERY_CHECK[3], check) for check in OTHER_CONTAINERS],
+    + [(Whitening(), estimator_checks.check_set_output_transform_polars)],
     ids=lambda each: getattr(each, "__name__", type(each).__name__),
 )
 def test_main_checks_of_scikit_learn_for_every_class(adapter, check):
@@ -156,12 +141,6 @@ def test_main_checks_of_scikit_learn_for_every_class(adapter, check):
 def blobs():
     X, y = make_blobs(80, n_features=6, centers=3, cluster_std=4.0, random_state=0)
     return X * [20, 3, 1, 1, 0.3, 0.1] + 5, y
-
-
-@pytest.fixture(scope="module")
-def models(blobs):
-    """A fitted model for each kind of head."""
-    return {"logistic": LogisticRegression(C=1e-3).fit(*blobs), "ridge": Ridge().fit(*blobs)}
 
 
 @pytest.fixture(scope="module")
@@ -179,14 +158,12 @@ def fitted_once(blobs):
 
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=repr)
 class TestEveryAdapter:
-    def test_state_is_numpy_and_survives_joblib_and_skops(self, adapter, blobs, fitted_once):
+    def test_state_is_numpy_and_survives_pickle_and_skops(self, adapter, blobs, fitted_once):
         fitted = copy(fitted_once(adapter))
-        buffer = BytesIO()
-        joblib.dump(fitted, buffer)
-        buffer.seek(0)
-        copies = [joblib.load(buffer)]
+        stored = pickle.dumps(fitted)
+        copies = [pickle.loads(stored)]
         if not isinstance(adapter, PenaltyAdapter):  # which holds the user's penalty
-            assert b"torch" not in pickle.dumps(fitted)
+            assert b"torch" not in stored
             if find_spec("skops"):
                 from skops.io import dumps, get_untrusted_types, loads
 
@@ -197,9 +174,13 @@ class TestEveryAdapter:
             for name in ("moments_", "head_"):
                 assert repr(getattr(again, name, None)) == repr(getattr(fitted, name, None))
 
-    def test_affine_map_and_inverse_are_those_of_the_transform(self, adapter, blobs, fitted_once):
+    def test_affine_map_and_inverse_are_those_of_the_transform_in_float64(
+        self, adapter, blobs, fitted_once
+    ):
         X, fitted = blobs[0], fitted_once(adapter)
-        Z = fitted.transform(X)
+        Z, single = fitted.transform(X), X.astype(np.float32)
+        expected = fitted.transform(single.astype(float)).astype(np.float32)
+        np.testing.assert_array_equal(fitted.transform(single), expected, strict=True)
         if hasattr(adapter, "to_affine"):
             matrix, offset = fitted.to_affine()
             assert matrix.dtype == offset.dtype == np.float64
@@ -214,57 +195,33 @@ class TestEveryAdapter:
         else:
             np.testing.assert_allclose(back, X, atol=1e-6)
 
-    def test_float32_is_computed_in_float64_and_returned_as_float32(
-        self, adapter, blobs, fitted_once
-    ):
-        X, fitted = blobs[0].astype(np.float32), fitted_once(adapter)
-        Z = fitted.transform(X)
-        assert Z.dtype == np.float32
-        np.testing.assert_array_equal(Z, fitted.transform(X.astype(float)).astype(np.float32))
-
-    def test_fit_to_a_frame_is_that_to_the_array_and_leaves_global_generators_unchanged(
-        self, adapter, blobs, fitted_once
-    ):
+    def test_fit_to_a_frame_is_that_to_the_array(self, adapter, blobs, fitted_once):
         X, y = blobs
         names = [f"e{i}" for i in range(6)]
         kind = pl.DataFrame if isinstance(adapter, IsotropyLayer | Whitening) else pd.DataFrame
         frame = kind(dict(zip(names, X.T, strict=True)))
-        random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
-        before = random.getstate(), repr(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002
         fitted = changed(adapter, random_state=0).fit(frame, y)
-        changed(adapter, max_epochs=1, random_state=None).fit(X, y)  # draws its own seed
-        assert random.getstate() == before[0]
-        assert repr(np.random.get_state()) == before[1]  # noqa: NPY002
-        assert torch.equal(torch.get_rng_state(), before[2])
         assert list(fitted.feature_names_in_) == names
         expected = fitted_once(adapter).transform(X)
         np.testing.assert_array_equal(fitted.transform(frame), expected)
 
-    def test_frozen_head_survives_clone_and_is_not_changed(self, adapter, blobs, models):
-        if adapter.head is None:
-            return
-        (X, y), model = blobs, models[adapter.head]
-        head = LinearHead.from_estimator(model)
-        coef = head.coef_.copy()
-        cloned = clone(changed(adapter, head=head, random_state=0, max_epochs=1))
-        assert cloned.head is head
-        cloned.fit(X, y)
-        np.testing.assert_array_equal(head.coef_, coef)
-        wrapped = clone(cloned).set_params(head=FrozenEstimator(model)).fit(X, y)
-        np.testing.assert_allclose(wrapped.predict(X), cloned.predict(X))
-
     def test_failed_fit_leaves_the_estimator_unchanged(self, adapter, blobs, fitted_once):
-        X, y = blobs
         fitted = copy(fitted_once(adapter))
         attributes = dict(vars(fitted))
-        for bad in (np.ones_like(X), pd.DataFrame(np.ones((len(X), 2))).add_prefix("e")):
-            with pytest.raises(ValueError, match="constant"):
-                fitted.fit(bad, y)
+        with pytest.raises(ValueError, match="constant"):
+            fitted.fit(pd.DataFrame(np.ones((80, 2))).add_prefix("e"), blobs[1])
         assert vars(fitted) == attributes
 
-    def test_few_rows_wide_matrices_and_two_features(self, adapter):
-        rng = np.random.default_rng(0)
-        for n, d in ((12, 40), (30, 2)):
-            X, y = rng.normal(size=(n, d)), np.arange(n) % 2
-            Z = changed(adapter, max_epochs=1).fit(X, y).transform(rng.normal(size=(20, d)))
-            assert np.abs(Z).max() < 1e4  # and finite
+
+@pytest.mark.parametrize("adapter", ONE_OF_EACH, ids=repr)
+def test_outputs_are_bounded_for_any_shape_and_global_generators_left_alone(adapter):
+    rng = np.random.default_rng(0)
+    before = random.getstate(), repr(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002
+    for n, d, dead in ((12, 40, []), (30, 2, []), (60, 8, [0.0, 3e-9, 1e-33])):
+        X, y = rng.normal(size=(n, d)), np.arange(n) % 2
+        X[:, : len(dead)] *= dead
+        Z = clone(adapter).fit(X, y).transform(rng.normal(size=(20, d)))
+        assert np.abs(Z).max() < 1e4  # and finite
+    assert random.getstate() == before[0]
+    assert repr(np.random.get_state()) == before[1]  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), before[2])

@@ -1,8 +1,7 @@
 """Adapters recognise the rows that their map was fitted to."""
 
-import io
+import pickle
 
-import joblib
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -26,10 +25,6 @@ FRESH = cone_with_head(n=900)[0][-60:]
 
 def share(adapter, rows):
     return np.nanmean(adapter._recognise(rows))
-
-
-def normal(n, d=8, seed=0):
-    return np.random.default_rng(seed).normal(size=(n, d))
 
 
 class TestClosedForms:
@@ -62,9 +57,8 @@ class TestTrained:
         fresh = validating if head is HEAD else []
         np.testing.assert_array_equal(np.flatnonzero(adapter._recognise(X) == 0), fresh)
 
-    def test_without_validation_rows_and_exactly(self):
-        for options in ({"validation_fraction": None, "max_epochs": 1}, {"solver": "exact"}):
-            assert share(IsotropyLayer(HEAD, **options, random_state=0).fit(X, Y), X) == 1
+    def test_without_validation_rows_all_are_fitted(self):
+        assert share(IsotropyLayer(HEAD, solver="exact").fit(X, Y), X) == 1
 
     @pytest.mark.parametrize("alpha", [None, 0.5])
     def test_a_flow_without_a_task_is_calibrated_on_all_rows(self, alpha):
@@ -75,13 +69,10 @@ class TestTrained:
 
 
 def test_saved_and_loaded(tmp_path):
-    many = normal(2000)
+    many = np.random.default_rng(0).normal(size=(2000, 8))
     for adapter, rows in ((Whitening().fit(many), many), (ClusterIsotropy().fit(X), X)):
-        file = io.BytesIO()
-        joblib.dump(adapter, file)
-        file.seek(0)
         folder = save_adapter(adapter, tmp_path / type(adapter).__name__)
-        for loaded in (joblib.load(file), load_adapter(folder)):
+        for loaded in (pickle.loads(pickle.dumps(adapter)), load_adapter(folder)):
             np.testing.assert_array_equal(loaded._recognise(rows), adapter._recognise(rows))
     loaded = load_adapter(tmp_path / "Whitening").partial_fit(X[:, :8])
     assert share(loaded, X[:, :8]) == share(loaded, many) == 1

@@ -14,7 +14,6 @@ from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import split_rows
 from isoadapt.metrics import isoscore
 
-COUPLINGS = ["additive", "affine"]
 SMALL = {"n_blocks": 2, "hidden": 8, "random_state": 0}
 
 
@@ -53,10 +52,6 @@ class TestMap:
         flow = FlowAdapter(coupling=coupling, max_epochs=2, **SMALL).fit(X)
         scale = np.abs(X).max()
         assert np.abs(flow.inverse_transform(flow.transform(X)) - X).max() < 1e-9 * scale
-        single = X.astype(np.float32)
-        back = flow.inverse_transform(flow.transform(single))
-        assert back.dtype == np.float32
-        assert np.abs(back - single).max() < 1e-4 * scale
         drawn = random_network(d, coupling).map()
         np.testing.assert_allclose(drawn.inverted()(drawn(X)), X, rtol=1e-10, atol=1e-9)
 
@@ -80,94 +75,62 @@ class TestMap:
         np.testing.assert_allclose(flow.log_likelihood(X), expected)
 
 
-class TestStart:
-    def test_each_act_norm_normalises_its_inputs(self):
-        network, X = random_network(5, "affine"), torch.from_numpy(correlated(400, 5, seed=3))
-        network.start(X)
-        steps = network.map().transform().transforms
-        rows = X
-        assert sum(isinstance(step, Scaling) for step in steps) == 4
-        for step in steps:
-            rows = step(rows)
-            if isinstance(step, Scaling):
-                torch.testing.assert_close(rows.mean(0), torch.zeros(5).double(), **close(1e-5))
-                torch.testing.assert_close(rows.std(0), torch.ones(5).double(), **close(1e-5))
+def test_each_act_norm_normalises_its_inputs():
+    network, rows = random_network(5, "affine"), torch.from_numpy(correlated(400, 5, seed=3))
+    network.start(rows)
+    steps = network.map().transform().transforms
+    assert sum(isinstance(step, Scaling) for step in steps) == 4
+    for step in steps:
+        rows = step(rows)
+        if isinstance(step, Scaling):
+            torch.testing.assert_close(rows.mean(0), torch.zeros(5).double(), **close(1e-5))
+            torch.testing.assert_close(rows.std(0), torch.ones(5).double(), **close(1e-5))
 
 
-class TestDensity:
-    @pytest.mark.parametrize("coupling", COUPLINGS)
-    def test_gaussian_and_curved_data(self, coupling):
-        """On fresh rows the likelihood is near that of normal rows, or above the best normal."""
-        options = {"hidden": 16, "n_blocks": 4, "lr": 0.01, "max_epochs": 8, "random_state": 0}
-        flow, gains = FlowAdapter(coupling=coupling, **options), []
-        for rows in (correlated(1000, 3), banana(1000)):
-            X, fresh = rows[:700], rows[700:]
-            normal = multivariate_normal(X.mean(axis=0), np.cov(X.T)).logpdf(fresh).mean()
-            gains.append(flow.fit(X).score_samples(fresh).mean() - normal)
-            Z = flow.transform(X)
-            np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
-            np.testing.assert_allclose(Z.var(axis=0), 1, rtol=1e-9)
-            assert isoscore(flow.transform(fresh)) > 0.9 > 0.6 > isoscore(fresh)
-        assert abs(gains[0]) < 0.1
-        assert gains[1] > 0.5
-
-    def test_density_changes_with_the_units_and_outputs_with_no_unit_or_far_offset(self):
-        X = correlated(100, 4)
-        plain, scaled, far = (
-            FlowAdapter(max_epochs=2, **SMALL).fit(rows) for rows in (X, 8 * X, X + 1e7)
-        )
-        np.testing.assert_allclose(scaled.transform(8 * X), plain.transform(X), **close(1e-4))
-        np.testing.assert_allclose(far.transform(X + 1e7), plain.transform(X), **close(1e-4))
-        difference = plain.score_samples(X) - scaled.score_samples(8 * X)
-        np.testing.assert_allclose(difference, 4 * np.log(8), **close(1e-3))
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+def test_density_of_gaussian_and_curved_data(coupling):
+    """On fresh rows the likelihood is near that of normal rows, or above the best normal."""
+    options = {"hidden": 16, "n_blocks": 4, "lr": 0.01, "max_epochs": 8, "random_state": 0}
+    flow, gains = FlowAdapter(coupling=coupling, **options), []
+    for rows in (correlated(1000, 3), banana(1000)):
+        X, fresh = rows[:700], rows[700:]
+        normal = multivariate_normal(X.mean(axis=0), np.cov(X.T)).logpdf(fresh).mean()
+        gains.append(flow.fit(X).score_samples(fresh).mean() - normal)
+        Z = flow.transform(X)
+        np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
+        np.testing.assert_allclose(Z.var(axis=0), 1, rtol=1e-9)
+        assert isoscore(flow.transform(fresh)) > 0.9 > 0.6 > isoscore(fresh)
+    assert abs(gains[0]) < 0.1
+    assert gains[1] > 0.5
 
 
-@pytest.fixture(scope="module")
-def task():
+def test_alpha_trains_for_the_frozen_head():
     X, y = make_classification(300, 8, n_informative=4, n_classes=3, random_state=0)
-    return X, y, fit_head("logistic", X, y)
+    head = fit_head("logistic", X, y)
+    settings = {"max_epochs": 15, "lr": 3e-3, **SMALL}
+    alone = FlowAdapter(**settings).fit(X)
+    joint = FlowAdapter(head, alpha=0.5, **settings).fit(X, y)
+    loss = log_loss(y, joint.predict_proba(X))
+    assert loss < log_loss(y, head.predict_proba(X)) - 0.05
+    assert loss < log_loss(y, joint.head_.predict_proba(alone.transform(X))) - 0.05
+    pure = FlowAdapter(head, alpha=1.0, **settings).fit(X, y)
+    assert joint.score_samples(X).mean() > pure.score_samples(X).mean()
+    assert all(epoch["valid_cost"] == 0 for epoch in pure.history_)
 
 
-class TestHead:
-    def test_alpha_trains_for_the_frozen_head(self, task):
-        X, y, head = task
-        settings = {"max_epochs": 15, "lr": 3e-3, **SMALL}
-        alone = FlowAdapter(**settings).fit(X)
-        joint = FlowAdapter(head, alpha=0.5, **settings).fit(X, y)
-        loss = log_loss(y, joint.predict_proba(X))
-        assert loss < log_loss(y, head.predict_proba(X)) - 0.05
-        assert loss < log_loss(y, joint.head_.predict_proba(alone.transform(X))) - 0.05
-        pure = FlowAdapter(head, alpha=1.0, **settings).fit(X, y)
-        assert joint.score_samples(X).mean() > pure.score_samples(X).mean()
-        assert all(epoch["valid_cost"] == 0 for epoch in pure.history_)
-
-    def test_initial_flow_preserves_predictions_of_the_head(self, task):
-        X, y, head = task
-        start = FlowAdapter(head, alpha=0.5, lr=1e-12, max_epochs=1, **SMALL).fit(X, y)
-        np.testing.assert_allclose(start.predict_proba(X), head.predict_proba(X), atol=1e-4)
+def test_validation_cost_is_bits_per_dimension():
+    X = correlated(30, 3)  # too few rows to calibrate the last ActNorm
+    flow = FlowAdapter(max_epochs=2, **SMALL).fit(X)
+    rng = np.random.RandomState(0)
+    rng.randint(2**31)  # draws the seed of the shuffles, as fit does
+    fitting, validating = split_rows(30, None, 0.3, rng)
+    bits = -flow.score_samples(X[validating]).mean() / (3 * np.log(2))
+    bits -= np.log2(X[fitting].std(axis=0, ddof=1)).mean()  # of standardised embeddings
+    cost = flow.history_[flow.best_epoch_ - 1]["valid_cost"]
+    assert cost == pytest.approx(bits, abs=1e-4)
 
 
-class TestTraining:
-    def test_epoch_with_the_fewest_bits_is_kept(self):
-        X = correlated(80, 20)
-        flow = FlowAdapter(lr=0.02, max_epochs=40, patience=3, **SMALL).fit(X)
-        costs = [epoch["valid_cost"] for epoch in flow.history_]
-        assert flow.n_iter_ == len(costs) == flow.best_epoch_ + 3 < 40
-        assert flow.best_epoch_ == 1 + np.argmin(costs)
-        assert all(epoch["valid_score"] == -epoch["valid_cost"] for epoch in flow.history_)
-
-    def test_validation_cost_is_bits_per_dimension(self):
-        X = correlated(30, 3)  # too few rows to calibrate the last ActNorm
-        flow = FlowAdapter(max_epochs=2, **SMALL).fit(X)
-        rng = np.random.RandomState(0)
-        rng.randint(2**31)  # draws the seed of the shuffles, as fit does
-        fitting, validating = split_rows(30, None, 0.3, rng)
-        bits = -flow.score_samples(X[validating]).mean() / (3 * np.log(2))
-        bits -= np.log2(X[fitting].std(axis=0, ddof=1)).mean()  # of standardised embeddings
-        cost = flow.history_[flow.best_epoch_ - 1]["valid_cost"]
-        assert cost == pytest.approx(bits, abs=1e-4)
-
-    @pytest.mark.parametrize("options", [{"lr": 1e30, "validation_fraction": None}, {"alpha": 0.5}])
-    def test_divergence_and_alpha_without_a_head_are_errors(self, options):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            FlowAdapter(max_epochs=3, **options).fit(correlated(100, 4))
+@pytest.mark.parametrize("options", [{"lr": 1e30, "validation_fraction": None}, {"alpha": 0.5}])
+def test_divergence_and_alpha_without_a_head_are_errors(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        FlowAdapter(max_epochs=3, **options).fit(correlated(100, 4))

@@ -1,7 +1,5 @@
 """IsotropyLayer with both solvers."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -33,7 +31,7 @@ def rows(cone):
 class TestMiniBatch:
     def test_isoscore_rises_with_the_penalty_only_and_the_task_is_kept(self, cone):
         X, y, head = cone
-        rows, labels, new = X[:600], y[:600], X[600:]
+        rows, labels, new = X[:300], y[:300], X[600:]
         layer = IsotropyLayer(head=head, random_state=0).fit(rows, labels)
         assert isoscore(layer.transform(new)) > 4 * isoscore(new)
         assert layer.score(new, y[600:]) > head.score(new, y[600:]) - 0.02
@@ -53,18 +51,25 @@ class TestMiniBatch:
         assert tenth == pytest.approx(task + 9 * (halves - task), rel=1e-5)
 
     @pytest.mark.parametrize(
-        ("head_training", "coordinates"),
-        [("joint", "whitened"), ("joint", "raw"), ("alternating", "whitened")],
+        ("network", "head_training", "coordinates"),
+        [
+            ("mlp", "frozen", "whitened"),
+            ("mlp", "joint", "whitened"),
+            ("linear", "joint", "raw"),
+            ("linear", "alternating", "whitened"),
+        ],
     )
-    def test_trained_head_changes_and_applies_to_adapted_embeddings(
-        self, rows, head_training, coordinates
+    def test_map_and_head_score_as_the_network_did_in_validation(
+        self, rows, network, head_training, coordinates
     ):
         X, y, head = rows
-        options = {"head_training": head_training, "coordinates": coordinates, "max_epochs": 2}
-        layer = IsotropyLayer(head, scoring=mean_log, lr=0.01, random_state=0, **options)
+        options = {"network": network, "coordinates": coordinates, "lr": 0.01, "max_epochs": 2}
+        options |= {"head_training": head_training, "scoring": mean_log, "random_state": 0}
+        layer = IsotropyLayer(head, **options)
         held = prepare_problem(layer, X, y).validating
         layer.fit(X, y)
-        assert np.abs(layer.head_.coef_ - head.coef_).max() > 1e-4
+        change = np.abs(layer.head_.coef_ - head.coef_).max()
+        assert change == 0 if head_training == "frozen" else change > 1e-4
         kept = layer.history_[layer.best_epoch_]["valid_score"]
         assert mean_log(layer, X[held], y[held]) == pytest.approx(kept, rel=1e-4)
 
@@ -144,9 +149,7 @@ class TestExact:
         Z = layer.transform(X)
         cov = np.cov(np.linalg.svd(head.coef_)[2] @ Z.T)
         np.testing.assert_allclose(cov[0, 1:], 0, atol=1e-9)
-        losses = [row["loss"] for row in layer.history_]
-        assert losses[-1] < losses[0]
-        assert all(late <= early + 1e-9 for early, late in pairwise(losses))
+        assert layer.history_[-1]["loss"] < layer.history_[0]["loss"]
         assert isoscore(Z) > 0.8
         assert np.abs(Z).max() < 1e3
 

@@ -3,18 +3,15 @@
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
-from sklearn.cluster import KMeans
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import Lasso, LogisticRegression, Ridge, RidgeClassifier
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.linear_model import Lasso, LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputRegressor
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 from sklearn.utils.validation import check_is_fitted
 
 from isoadapt import (
@@ -29,44 +26,33 @@ from isoadapt import (
     LogitPreservingWhitening,
     Whitening,
 )
-from tests.adapters.examples import PENALISED
 
 X, Y = make_classification(120, 6, n_informative=4, n_classes=3, random_state=0)
 X = X * [1, 2, 3, 1, 1, 9] + 1
 NAMES = np.array(["c", "a", "b"])[Y]
 VALUES = X @ np.arange(6.0) + np.random.default_rng(0).normal(size=120)
 ONE = {"max_epochs": 1, "random_state": 0}
-FOLDS = StratifiedKFold(3)
 
+LOGISTIC = LogisticRegression(C=0.01), NAMES
+SEVERAL = OneVsRestClassifier(LogisticRegression()), (X > 1).astype(int)
+SEARCHED = GridSearchCV(LogisticRegression(), {"C": [0.01, 1.0]}), NAMES
+LASSO = MultiOutputRegressor(Lasso(alpha=0.5)), np.column_stack([VALUES, X[:, 0]])
+RIDGE = Ridge(alpha=40), VALUES
 KEEP = [
-    IsotropyLayer(**ONE),
-    IsotropyLayer(solver="exact"),
-    IStarAdapter(**ONE),
-    CosRegAdapter(network="mlp", **ONE),
-    *(kind(**ONE) for kind in PENALISED[3:]),
-    FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE),
-    LogitPreservingWhitening(),
-    Whitening(head_training="frozen"),
-    IsoBN(head_training="frozen"),
-    AllButTheTop(head_training="frozen"),
-    ClusterIsotropy(head_training="frozen", random_state=0),
+    (LogitPreservingWhitening(), *SEARCHED),
+    (IsotropyLayer(solver="exact"), *SEVERAL),
+    (IStarAdapter(**ONE), *LOGISTIC),
+    (CosRegAdapter(network="mlp", **ONE), *LASSO),
+    (FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE), *RIDGE),
+    (IsoBN(head_training="frozen"), *SEVERAL),
+    (ClusterIsotropy(head_training="frozen", random_state=0), *RIDGE),
 ]
 REFIT = [
-    FlowAdapter(n_blocks=2, hidden=8, **ONE),
-    Whitening(),
-    Whitening("pca", n_components=3),
-    IsoBN(),
-    AllButTheTop(),
-    ClusterIsotropy(random_state=0),
-]
-LINEAR = [
-    (LogisticRegression(C=0.01), NAMES),
-    (OneVsRestClassifier(LogisticRegression()), NAMES),
-    (OneVsRestClassifier(LogisticRegression()), (X > 1).astype(int)),
-    (GridSearchCV(LogisticRegression(), {"C": [0.01, 1.0]}), NAMES),
-    (MultiOutputRegressor(Lasso(alpha=0.5)), np.column_stack([VALUES, X[:, 0]])),
-    (RidgeClassifier(alpha=30), NAMES == "a"),
-    (Ridge(alpha=40), VALUES),
+    (Whitening("pca", n_components=3), *LASSO),
+    (FlowAdapter(n_blocks=2, hidden=8, **ONE), *LOGISTIC),
+    (IsoBN(), *SEARCHED),
+    (AllButTheTop(), *RIDGE),
+    (ClusterIsotropy(random_state=0), *SEVERAL),
 ]
 
 
@@ -74,14 +60,8 @@ def class_name(value):
     return type(value).__name__ if hasattr(value, "fit") else None
 
 
-def pairs(adapters):
-    """Each adapter with one of the linear models, and the first one with all of them."""
-    later = [(each, *LINEAR[place % len(LINEAR)]) for place, each in enumerate(adapters)]
-    return [(adapters[0], *model) for model in LINEAR[1:]] + later
-
-
 class TestUnfittedEstimator:
-    @pytest.mark.parametrize(("adapter", "model", "y"), pairs(KEEP[1:] + KEEP[:1]), ids=class_name)
+    @pytest.mark.parametrize(("adapter", "model", "y"), KEEP, ids=class_name)
     def test_is_fitted_to_the_embeddings_and_then_frozen(self, adapter, model, y):
         frozen = FrozenEstimator(clone(model).fit(X, y))
         # With a validation split, the head would be fitted to the training rows only.
@@ -96,9 +76,7 @@ class TestUnfittedEstimator:
         with pytest.raises(NotFittedError):
             check_is_fitted(model)
 
-    @pytest.mark.parametrize(
-        ("adapter", "model", "y"), pairs(REFIT[1:] + REFIT[:1]), ids=class_name
-    )
+    @pytest.mark.parametrize(("adapter", "model", "y"), REFIT, ids=class_name)
     def test_is_fitted_to_the_adapted_embeddings_if_the_head_is_refit(self, adapter, model, y):
         fitted = clone(adapter).set_params(head=model).fit(X, y)
         expected = clone(model).fit(fitted.transform(X), y)
@@ -121,30 +99,19 @@ def test_fitted_estimator_is_refitted_unless_it_is_frozen():
     model = LogisticRegression().fit(X, np.roll(NAMES, 40))
     coef = model.coef_.copy()
     expected = LogitPreservingWhitening(LogisticRegression()).fit(X, NAMES)
-    for adapter in (LogitPreservingWhitening(model), clone(LogitPreservingWhitening(model))):
-        np.testing.assert_array_equal(adapter.fit(X, NAMES).head_.coef_, expected.head_.coef_)
+    refitted = LogitPreservingWhitening(model).fit(X, NAMES)
+    np.testing.assert_array_equal(refitted.head_.coef_, expected.head_.coef_)
     np.testing.assert_array_equal(model.coef_, coef)
     kept = clone(LogitPreservingWhitening(FrozenEstimator(model))).fit(X)
     np.testing.assert_array_equal(kept.head_.coef_, coef)
-    with pytest.raises(ValueError, match="requires y to be passed"):
-        LogitPreservingWhitening(model).fit(X)
 
 
-@pytest.mark.parametrize(
-    ("head", "word"),
-    [
+def test_invalid_heads_are_refused():
+    for head, word in (
         (RandomForestClassifier(2), "has no coef_"),
-        (make_pipeline(StandardScaler(), LogisticRegression()), "Pipeline"),
-        (SVC(kernel="linear"), "does not predict as a head does"),
-        (KMeans(2), "'clusterer'"),
         (FrozenEstimator(LogisticRegression()), "fit it first"),
         (StandardScaler(), "'head' parameter"),
-        (Ridge(), "string to float"),
-    ],
-    ids=class_name,
-)
-def test_invalid_heads_are_refused(head, word):
-    for adapter in (CosRegAdapter(**ONE), IsoBN(head_training="frozen")):
-        adapter.head = head
-        with pytest.raises(ValueError, match=word):
-            adapter.fit(X, NAMES)
+    ):
+        for adapter in (CosRegAdapter(head, **ONE), IsoBN(head=head, head_training="frozen")):
+            with pytest.raises(ValueError, match=word):
+                adapter.fit(X, NAMES)

@@ -23,11 +23,8 @@ from isoadapt.adapters._spectrum_control import _SVD_INTERVAL, _ExactSpectrum, _
 from isoadapt.adapters._training._problem import raw_coordinates, whitened_coordinates
 from isoadapt.geometry import Moments
 from isoadapt.losses import CosRegLoss, PersistentEntropyLoss, SpectrumControlLoss
-from isoadapt.metrics import anisotropy, isoscore, mean_cosine_similarity
-from tests.adapters.examples import PENALISED, cone_with_head, mean_log, network_and_points
-from tests.model_selection.searches import agree
-
-EXACT = {"solver": "exact"}
+from isoadapt.metrics import isoscore, mean_cosine_similarity
+from tests.adapters.examples import PENALISED, cone_with_head, network_and_points
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +36,7 @@ def cone():
 class TestAllPenalised:
     def test_starts_as_the_identity(self, adapter, cone):
         X, y, head = cone
-        for network, coordinates in (("linear", "whitened"), ("mlp", "raw"), ("linear", "raw")):
+        for network, coordinates in (("linear", "whitened"), ("mlp", "raw")):
             options = {"network": network, "coordinates": coordinates, "max_epochs": 1}
             fitted = adapter(head, lr=1e-12, **options).fit(X[:100], y[:100])
             np.testing.assert_allclose(fitted.transform(X), X, atol=1e-4)
@@ -56,15 +53,11 @@ class TestAllPenalised:
 @pytest.mark.parametrize(
     ("adapter", "options", "word"),
     [
-        (IsotropyLayer, {"network": "mlp", **EXACT}, "network='mlp'"),
-        (IsotropyLayer, {"head_training": "joint", **EXACT}, "head_training='joint'"),
-        (IStarAdapter, {"lam": -1.0, "zeta": 0.0, **EXACT}, "lam=-1.0"),
-        (IStarAdapter, {"zeta": 0.2, **EXACT}, "zeta=0.2"),
+        (IsotropyLayer, {"network": "mlp", "solver": "exact"}, "network='mlp'"),
+        (IStarAdapter, {"zeta": 0.2, "solver": "exact"}, "zeta=0.2"),
         (CosRegAdapter, {"head": None, "head_training": "joint"}, "head_training='joint'"),
         (CosRegAdapter, {"device": "nowhere"}, "device='nowhere'"),
         (IsotropyLayer, {"batch_size": 3}, "batches of 4 rows"),
-        (IsotropyLayer, {"batch_size": 2, "bias_corrected": False}, "batches of 3 rows"),
-        (IStarAdapter, {"batch_size": 3, "bias_corrected": True}, "batches of 4 rows"),
         (IStarAdapter, {"batch_size": 2, "zeta": 0.0}, "batches of 3 rows"),
     ],
 )
@@ -99,43 +92,26 @@ class TestCoordinates:
         assert np.abs((head.coef_ @ coordinates.out)[:, 1:]).max() < 1e-10
         np.testing.assert_allclose(coordinates.embedding_map(coordinates.start)(X), X, atol=1e-8)
 
-    @pytest.mark.parametrize("head_training", ["frozen", "joint"])
-    def test_hidden_layer_reads_the_coordinates_and_the_loss_is_that_of_the_map(
-        self, cone, head_training
-    ):
-        """The validation score of the network is the score of the map in float64."""
-        X, y, head = cone
-        options = {"network": "mlp", "lr": 0.01, "max_epochs": 2, "random_state": 0}
-        layer = CosRegAdapter(head, coordinates="whitened", scoring=mean_log, **options)
-        layer.set_params(head_training=head_training, validation_fraction=0.25)
-        layer.fit(X[:200], y[:200])
-        held = np.flatnonzero(layer._recognise(X[:200]) == 0)
-        kept = layer.history_[layer.best_epoch_]["valid_score"]
-        assert mean_log(layer, X[held], y[held]) == pytest.approx(kept, rel=1e-4)
 
-
-class TestCosReg:
-    def test_mean_moves_towards_the_origin(self, cone):
-        X, y, head = cone
-        X = X + 5 * row_space(head.coef_)[1][:, 0]  # outside the head's row space
-        options = {"validation_fraction": None, "random_state": 0}
-        control = CosRegAdapter(head, lam=0.0, **options).fit(X, y).transform(X)
-        Z = CosRegAdapter(head, **options).fit(X, y).transform(X)
-        assert mean_cosine_similarity(Z) < mean_cosine_similarity(control) - 0.2
-        assert np.linalg.norm(Z.mean(0)) < np.linalg.norm(control.mean(0)) / 1.5
-        assert isoscore(Z) < 3 * isoscore(control)
+def test_cosreg_moves_the_mean_towards_the_origin(cone):
+    X, y, head = cone
+    X = X + 5 * row_space(head.coef_)[1][:, 0]  # outside the head's row space
+    X, y = X[:300], y[:300]
+    options = {"validation_fraction": None, "random_state": 0}
+    control = CosRegAdapter(head, lam=0.0, **options).fit(X, y).transform(X)
+    Z = CosRegAdapter(head, **options).fit(X, y).transform(X)
+    assert mean_cosine_similarity(Z) < mean_cosine_similarity(control) - 0.2
+    assert np.linalg.norm(Z.mean(0)) < np.linalg.norm(control.mean(0)) / 1.5
+    assert isoscore(Z) < 3 * isoscore(control)
 
 
 class TestSpectrumControl:
-    @pytest.mark.parametrize(
-        ("network", "decay"), [("linear", "exponential"), ("mlp", "polynomial")]
-    )
-    def test_distance_to_the_target_falls_tenfold(self, cone, network, decay):
+    def test_distance_to_the_target_falls_tenfold(self, cone):
         X, y, head = cone
         c1 = float(np.linalg.svd(X, compute_uv=False)[0] / np.sqrt(len(X)))
-        distance = SpectrumControlLoss(decay, c1=c1)
-        options = {"decay": decay, "network": network, "max_epochs": 120, "batch_size": 300}
-        options |= {"validation_fraction": None, "random_state": 0}
+        distance = SpectrumControlLoss("exponential", c1=c1)
+        options = {"max_epochs": 120, "batch_size": 300, "validation_fraction": None}
+        options |= {"decay": "exponential", "random_state": 0}
         adapter = SpectrumControlAdapter(head, **options).fit(X, y)
         Z = torch.tensor(adapter.transform(X))
         assert float(distance(Z)) < float(distance(torch.tensor(X))) / 10
@@ -167,19 +143,6 @@ class TestSpectrumControl:
 
 
 class TestPersistentEntropy:
-    @pytest.mark.slow
-    def test_anisotropy_within_classes_falls_most_with_selected_bars(self, cone):
-        X, y, head = cone
-        options = {"validation_fraction": None, "random_state": 0}
-
-        def within(**parameters):
-            Z = TopologicalEntropyAdapter(head, **parameters, **options).fit(X, y).transform(X)
-            return np.mean([anisotropy(Z[y == label], 1, center=True) for label in (0, 1)])
-
-        selected, everything, control = within(), within(bars="all"), within(lam=0.0)
-        assert selected < everything < control
-        assert selected < 0.85 * control
-
     @pytest.mark.parametrize(("batch_size", "warns"), [(64, True), (100, False)])
     def test_a_batch_size_that_skips_most_classes_is_warned_of(self, batch_size, warns):
         X, y = np.random.default_rng(0).normal(size=(400, 4)), np.arange(400) % 20
@@ -213,21 +176,8 @@ QUICK = {"max_epochs": 2, "random_state": 0}
 ALL_ROWS = {"validation_fraction": None, **QUICK}
 
 
-def scatter_within(Z, labels):
-    """Squared distance of the rows to the mean of their class."""
-    return sum(Z[labels == k].var(0, correction=0).sum() for k in labels.unique()) / Z.numel()
-
-
 class CosRegOfMembers(CosRegLoss):
     member_axis = True
-
-
-def recording(name, recorded):
-    """A penalty without effect that records one of its optional arguments."""
-    return {
-        "labels": lambda Z, labels: recorded.append(labels.clone()) or Z.sum() * 0,
-        "prior_cov": lambda Z, prior_cov: recorded.append(prior_cov.clone()) or Z.sum() * 0,
-    }[name]
 
 
 def test_loss_of_the_library_gives_the_result_of_its_adapter():
@@ -242,7 +192,12 @@ def test_penalty_gets_the_classes_or_the_values_in_their_own_units():
     values = np.c_[1000 + 50 * X[:, 0], X[:, 1] - 4]
     for head, y in ((HEAD, Y), ("ridge", values)):
         recorded = []
-        PenaltyAdapter(recording("labels", recorded), head, **ALL_ROWS).fit(X, y)
+
+        def penalty(Z, labels, recorded=recorded):
+            recorded.append(labels.clone())
+            return Z.sum() * 0
+
+        PenaltyAdapter(penalty, head, **ALL_ROWS).fit(X, y)
         epoch = np.concatenate(recorded[: len(recorded) // QUICK["max_epochs"]])
         assert epoch.dtype.kind == ("i" if head is HEAD else "f")
         expected = np.sort(y, axis=0)
@@ -252,23 +207,20 @@ def test_penalty_gets_the_classes_or_the_values_in_their_own_units():
 @pytest.mark.parametrize("network", ["linear", "mlp"])
 def test_prior_cov_is_the_covariance_of_all_adapted_rows(network):
     recorded = []
-    penalty = recording("prior_cov", recorded)
+
+    def penalty(Z, prior_cov):
+        recorded.append(prior_cov.clone())
+        return Z.sum() * 0
+
     adapter = PenaltyAdapter(penalty, HEAD, network=network, lr=1e-9, **ALL_ROWS).fit(X, Y)
     ratio = np.cov(adapter.transform(X).T) / recorded[-1].numpy()
     np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-2)
-
-
-@pytest.mark.parametrize("penalty", [scatter_within, CosRegOfMembers()])
-def test_adapter_search_agrees_with_grid_search(penalty):
-    adapter = PenaltyAdapter(penalty, LogisticRegression(), **QUICK)
-    agree(adapter, {"lam": [0.0, 5.0]}, X, Y, cv=2, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("penalty", "word"),
     [
         (lambda Z: Z.mean(1), "one number"),
-        (lambda Z: 1.0, "one number"),
         (lambda Z: Z.detach().var(), "without a gradient"),
         (lambda Z, labels: Z[labels == 7].mean(), "must be finite"),
     ],

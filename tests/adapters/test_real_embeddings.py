@@ -23,7 +23,7 @@ class Task:
     def __init__(self, folder, name):
         data = dict(np.load(folder / "embeddings" / f"{name}.npz"))
         split = "test" if "E_test" in data else "dev"
-        self.name, self.head = name, LinearHead(data["W"], data["b"], [0, 1])
+        self.head = LinearHead(data["W"], data["b"], [0, 1])
         self.X, self.y = data["E_train"], data["y_train"]
         self.X_eval, self.y_eval = data[f"E_{split}"].astype(float), data[f"y_{split}"]
 

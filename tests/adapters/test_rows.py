@@ -103,16 +103,6 @@ class TestTaskLoss:
         slopes = (WEIGHTS[:, None] * probabilities).T @ np.column_stack([X, np.ones(120)])
         assert np.abs(slopes).max() < 1e-2 * WEIGHTS.sum()  # the gradient vanishes at the optimum
 
-    def test_scale_of_the_weights_has_no_effect(self):
-        for head, y in ((HEAD, Y), (READS_VALUES, VALUES)):
-            fits = [
-                CosRegAdapter(head, lam=0.0, **QUICK).fit(X, y, sample_weight=factor * WEIGHTS)
-                for factor in (1, 1000)
-            ]
-            np.testing.assert_allclose(fits[0].transform(X), fits[1].transform(X), rtol=1e-4)
-            losses = [[epoch["train_loss"] for epoch in fitted.history_[1:]] for fitted in fits]
-            np.testing.assert_allclose(*losses, rtol=1e-5)
-
 
 class TestHeadMomentsAndScores:
     def test_head_and_score_are_weighted(self):
@@ -130,26 +120,14 @@ class TestHeadMomentsAndScores:
         covariance = np.cov(whitened.transform(rows).T, aweights=weights)
         np.testing.assert_allclose(covariance / covariance[0, 0], np.eye(6), atol=0.03)
 
-    def test_scoring_gets_the_weights_of_the_validation_rows(self):
-        scoring = Recorder()
-        CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK).fit(X, VALUES, sample_weight=WEIGHTS)
-        of_value = dict(zip(VALUES, WEIGHTS, strict=True))
-        assert len(scoring.calls) > 200  # including the bootstrap samples
-        for y, sample_weight in scoring.calls[::20]:
-            np.testing.assert_allclose(sample_weight, [of_value[value] for value in y])
-
 
 @pytest.mark.parametrize(
     ("given", "word"),
     [
         ({"sample_weight": np.where(COUNTS == 2, -1, COUNTS)}, "[Nn]egative"),
         ({"sample_weight": np.full(120, 1 / 120)}, "sample_weight sums to 1"),
-        ({"sample_weight": COUNTS[:-1]}, "sample_weight.shape"),
-        ({"sample_weight": np.where(COUNTS == 2, np.nan, COUNTS)}, "NaN"),
-        ({"sample_weight": np.arange(120) == 3}, "sample_weight sums to 1"),
         ({"sample_weight": 2 * (np.arange(120) == 3)}, "X is constant"),
         ({"groups": np.arange(119)}, r"groups has shape \(119,\)"),
-        ({"groups": np.zeros((120, 2))}, r"groups has shape \(120, 2\)"),
         ({"groups": [None, *range(119)]}, "groups contains NaN or None"),
     ],
 )
@@ -174,15 +152,18 @@ class TestGroups:
                 shares = [np.bincount(labels[side]) / len(side) for side in sides]
                 np.testing.assert_allclose(*shares, atol=0.08)
 
-    def test_every_class_has_training_rows(self):
-        labels = np.repeat([0, 1, 2, 3], [150, 30, 16, 4])
-        groups = np.concatenate([np.arange(150) // 5, np.arange(30) // 5 + 50, [90] * 16, [91] * 4])
+    @pytest.mark.parametrize("grouped", [True, False])
+    def test_every_class_has_training_rows(self, grouped):
+        labels, groups = np.where(np.arange(20) == 7, 2, np.arange(20) % 2), None
+        if grouped:
+            labels = np.repeat([0, 1, 2, 3], [150, 30, 16, 4])
+            groups = np.r_[np.arange(150) // 5, np.arange(30) // 5 + 50, [90] * 16, [91] * 4]
         for seed in range(20):
-            fitting, validating = split_rows(200, labels, 0.7, np.random.RandomState(seed), groups)
-            assert set(labels[fitting]) == {0, 1, 2, 3}
-            assert validating is not None
+            sides = split_rows(len(labels), labels, 0.5, np.random.RandomState(seed), groups)
+            assert set(labels[sides[0]]) == set(labels)
+            assert sides[1] is not None
 
-    def test_fit_splits_by_groups(self):
+    def test_fit_splits_by_groups_and_scores_with_the_weights_of_the_validation_rows(self):
         groups = np.array([f"g{k}" for k in np.random.default_rng(2).integers(0, 30, size=120)])
         scoring = Recorder()
         adapter = CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK)
@@ -190,46 +171,41 @@ class TestGroups:
         validation = np.isin(VALUES, scoring.calls[0][0])
         assert validation.any()
         assert not set(groups[validation]) & set(groups[(COUNTS > 0) & ~validation])
+        of_value = dict(zip(VALUES, COUNTS, strict=True))
+        assert len(scoring.calls) > 200  # including the bootstrap samples
+        for y, sample_weight in scoring.calls[::20]:
+            np.testing.assert_allclose(sample_weight, [of_value[value] for value in y])
 
 
 ONE_EPOCH = {"max_epochs": 1, "random_state": 0}
-TRAINED = [
-    IsotropyLayer(**ONE_EPOCH),
-    IsotropyLayer(None, network="mlp", **ONE_EPOCH),
-    IStarAdapter(None, **ONE_EPOCH),
-    CosRegAdapter(coordinates="raw", head_training="joint", **ONE_EPOCH),
-    SpectrumControlAdapter("ridge", **ONE_EPOCH),
-    FlowAdapter("logistic", alpha=0.5, n_blocks=1, hidden=4, **ONE_EPOCH),
-]
 
 
-def data(n=20, d=4):
-    return make_classification(n, d, n_informative=3, n_redundant=0, random_state=0)
+def data(n):
+    return make_classification(n, 4, n_informative=3, n_redundant=0, random_state=0)
 
 
-def losses_and_map(adapter, X, y):
-    """Losses of the first training, and outputs unless a second fit uses all rows."""
-    fitted = clone(adapter).fit(X, y)
-    losses = [entry["train_loss"] for entry in fitted.history_ if entry["epoch"]]
-    again = isinstance(adapter.head, str) and not isinstance(adapter, FlowAdapter)
-    return losses, None if again else fitted.transform(X).tolist()
+def training_loss(adapter, X, y):
+    return clone(adapter).fit(X, y).history_[-1]["train_loss"]
 
 
-@pytest.mark.parametrize("adapter", TRAINED, ids=repr)
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        IsotropyLayer(None, network="mlp", **ONE_EPOCH),
+        CosRegAdapter(coordinates="raw", head_training="joint", **ONE_EPOCH),
+        FlowAdapter("logistic", alpha=0.5, n_blocks=1, hidden=4, **ONE_EPOCH),
+    ],
+    ids=repr,
+)
 def test_validation_rows_are_not_used_in_training(adapter):
     """With one epoch there is no choice, so a change of a validation row has no effect."""
     X, y = data(14)
-    before = losses_and_map(adapter, X, y)
-    without_effect = []
+    before, losses = training_loss(adapter, X, y), []
     for row in range(len(X)):
         changed = X.copy()
         changed[row] = 3 - 2 * changed[row]
-        losses, outputs = losses_and_map(adapter, changed, y)
-        if outputs is not None:
-            outputs[row] = before[1][row]
-        if (losses, outputs) == before:
-            without_effect.append(row)
-    assert len(without_effect) == 4  # 0.3 of 14 rows
+        losses.append(training_loss(adapter, changed, y))
+    assert losses.count(before) == 4  # 0.3 of 14 rows
 
 
 @pytest.mark.parametrize("n", [39, 40])
@@ -257,11 +233,3 @@ def test_second_fit_runs_the_chosen_number_of_epochs():
     assert (layer.best_epoch_, layer.n_iter_) == (1, 3)
     alone = IsotropyLayer(max_epochs=1, validation_fraction=None, random_state=0).fit(X, y)
     np.testing.assert_allclose(layer.transform(X), alone.transform(X), atol=1e-5)
-
-
-def test_single_row_of_a_class_is_a_training_row():
-    y = np.where(np.arange(20) == 7, 2, np.arange(20) % 2)
-    for seed in range(8):
-        fitting, validating = split_rows(20, y, 0.3, np.random.RandomState(seed))
-        assert 7 in fitting
-        assert validating is not None

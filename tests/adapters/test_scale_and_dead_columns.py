@@ -9,11 +9,9 @@ from sklearn.metrics import r2_score
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import (
-    AllButTheTop,
     ClusterIsotropy,
     CosRegAdapter,
     FlowAdapter,
-    IsoBN,
     IsotropyLayer,
     IStarAdapter,
     LinearHead,
@@ -27,25 +25,21 @@ from isoadapt.adapters._heads import fit_head
 pytestmark = pytest.mark.usefixtures("fixed_penalty")
 FEW = {"max_epochs": 2, "batch_size": 64, "random_state": 0}
 TRAINED = [
-    IsotropyLayer(**FEW),
     IsotropyLayer(coordinates="raw", head_training="joint", **FEW),
     IsotropyLayer(network="mlp", **FEW),
     IsotropyLayer(solver="exact"),
     IStarAdapter(coordinates="raw", shrinkage="detached", **FEW),
     CosRegAdapter(balance="ema", **FEW),
-    SpectrumControlAdapter(**FEW),
     SpectrumControlAdapter(coordinates="raw", network="mlp", balance="ema", **FEW),
     TopologicalEntropyAdapter(**FEW),
+    FlowAdapter("logistic", n_blocks=1, hidden=8, alpha=0.5, **FEW),
 ]
-FLOWS = [FlowAdapter("logistic", n_blocks=1, hidden=8, alpha=0.5, **FEW)]
 CLOSED = [
     Whitening(shrinkage="oas", strength=0.5),
     Whitening("pca", n_components=4, shrinkage="ledoit-wolf"),
     LogitPreservingWhitening(),
-    AllButTheTop(2, head="logistic"),
     ClusterIsotropy(2, random_state=0),
 ]
-ISOBN = IsoBN(head="logistic")  # its eps has the unit of a standard deviation
 
 
 def make_cone():
@@ -86,7 +80,7 @@ def outputs_in_units(adapter, scale):
     return fitted.transform(scale * X) / scale**power
 
 
-@pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED], ids=repr)
+@pytest.mark.parametrize("adapter", [*TRAINED, *CLOSED], ids=repr)
 def test_scaling_the_embeddings_only_scales_the_outputs(adapter):
     expected = outputs_in_units(adapter, 1.0)
     unit = np.abs(expected).max()
@@ -98,7 +92,7 @@ def test_scaling_the_embeddings_only_scales_the_outputs(adapter):
         np.testing.assert_allclose(Z / unit, expected / unit, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS], ids=repr)
+@pytest.mark.parametrize("adapter", TRAINED, ids=repr)
 def test_scale_of_the_values_of_a_regression(adapter):
     expected = with_scaled_head(adapter, READER, 1).fit(X, VALUES)
     unit = np.abs(expected.transform(X)).max()
@@ -111,67 +105,40 @@ def test_scale_of_the_values_of_a_regression(adapter):
         np.testing.assert_allclose(values, expected.predict(X) / np.std(VALUES), atol=1e-6)
 
 
-def with_dead_columns(X):
-    """Add three columns: a constant one, one of tiny variance, and one of tiny values."""
-    rng = np.random.default_rng(1)
-    extra = np.column_stack(
-        [np.full(len(X), 0.7), 3e-9 * rng.normal(size=len(X)), 1e-33 * rng.normal(size=len(X))]
-    )
-    return np.column_stack([X[:, :3], extra, X[:, 3:]])
-
-
 FULL = {"max_epochs": 30, "patience": None, "validation_fraction": None, "random_state": 0}
-WIDE = with_dead_columns(X)
 
 
-class TestDeadColumns:
-    @pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED, ISOBN], ids=repr)
-    def test_predictions_stay_good_and_outputs_of_new_rows_bounded(self, adapter):
-        """One column is constant only in the rows of the fit."""
-        rows = WIDE.copy()
-        rows[:8, 3] += 1
-        fitted, plain = clone(adapter).fit(rows[8:], Y[8:]), clone(adapter).fit(X[8:], Y[8:])
-        changed = rows.copy()
-        changed[:, [3, 4, 5]] += np.random.default_rng(2).normal(size=(len(X), 3))
-        largest = np.abs(plain.transform(X)).max()
-        for new in (rows, changed):
-            assert np.abs(fitted.transform(new)).max() < 30 * largest
-        if fitted.head_ is not None:
-            assert fitted.score(rows, Y) >= plain.score(X, Y) - 0.05
-
-    @pytest.mark.parametrize(
-        "adapter",
-        [
-            IsotropyLayer(**FULL),
-            IsotropyLayer(network="mlp", **FULL),
-            IsotropyLayer(solver="exact", alpha=1.0),
-            FlowAdapter(n_blocks=2, hidden=8, **FULL),
-            Whitening(shrinkage=0.1),
-            LogitPreservingWhitening(),
-        ],
-        ids=repr,
-    )
-    def test_values_of_new_rows_pass_unchanged_or_are_removed(self, adapter):
-        own = clone(adapter).fit(WIDE, Y)
-        changed = WIDE.copy()
-        changed[:, [3, 5]] += np.random.default_rng(2).normal(size=(len(X), 2))
-        expected = changed - WIDE
-        if isinstance(adapter, FlowAdapter):
-            expected = expected / np.sqrt(WIDE.var(axis=0, ddof=1).mean())
-        elif isinstance(adapter, Whitening | LogitPreservingWhitening):
-            expected = np.zeros_like(WIDE)
-        np.testing.assert_allclose(
-            own.transform(changed) - own.transform(WIDE), expected, atol=1e-6
-        )
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        IsotropyLayer(**FULL),
+        IsotropyLayer(network="mlp", **FULL),
+        IsotropyLayer(solver="exact", alpha=1.0),
+        FlowAdapter(n_blocks=2, hidden=8, **FULL),
+        Whitening(shrinkage=0.1),
+        LogitPreservingWhitening(),
+    ],
+    ids=repr,
+)
+def test_new_values_of_columns_without_variance_pass_unchanged_or_are_removed(adapter):
+    noise = np.random.default_rng(1).normal(size=(3, 100))
+    dead = noise.T * [0, 3e-9, 1e-33] + [0.7, 0, 0]
+    rows = np.column_stack([X[:, :3], dead, X[:, 3:]])
+    own, changed = clone(adapter).fit(rows, Y), rows.copy()
+    changed[:, [3, 5]] += noise[:2].T
+    expected = changed - rows
+    if isinstance(adapter, FlowAdapter):
+        expected = expected / np.sqrt(rows.var(axis=0, ddof=1).mean())
+    elif isinstance(adapter, Whitening | LogitPreservingWhitening):
+        expected = np.zeros_like(rows)
+    found = own.transform(changed) - own.transform(rows)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-class TestValues:
-    """Regression with large offsets, different units and constant outputs."""
-
-    def test_outputs_in_different_units_and_a_constant_one(self):
-        targets = np.column_stack([X[:, 1] - X[:, 2], 1e6 * X[:, 2], np.full(100, 7.0)])
-        head = fit_head("ridge", X, targets)
-        layer = IsotropyLayer(head, head_training="joint", max_epochs=10, random_state=0)
-        layer.fit(X, targets)
-        assert r2_score(targets, layer.predict(X), multioutput="raw_values").min() > 0.95
-        assert all(0.5 < epoch["valid_score"] <= 1 for epoch in layer.history_)
+def test_outputs_in_different_units_and_a_constant_one():
+    targets = np.column_stack([X[:, 1] - X[:, 2], 1e6 * X[:, 2], np.full(100, 7.0)])
+    head = fit_head("ridge", X, targets)
+    layer = IsotropyLayer(head, head_training="joint", max_epochs=10, random_state=0)
+    layer.fit(X, targets)
+    assert r2_score(targets, layer.predict(X), multioutput="raw_values").min() > 0.95
+    assert all(0.5 < epoch["valid_score"] <= 1 for epoch in layer.history_)

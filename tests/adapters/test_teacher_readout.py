@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.base import clone
-from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
 from sklearn.model_selection import LeaveOneGroupOut, PredefinedSplit
@@ -15,7 +14,6 @@ from sklearn.preprocessing import StandardScaler
 
 from isoadapt import LinearHead, TeacherReadout
 from isoadapt.adapters import _cross_moments, _teacher_readout
-from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
 
 D = 6  # width of the head's input
@@ -32,13 +30,13 @@ UNIT = TEACHER / np.linalg.norm(TEACHER, axis=1, keepdims=True)
 FAR = RNG.normal(size=(100, D + 12)) * 30  # rows unlike those of the fit
 
 
-def make_head(rank=2, d=D):
+def make_head(rank):
     rng = np.random.default_rng(rank)
-    coef = rng.normal(size=(max(3, rank), rank)) @ rng.normal(size=(rank, d))
+    coef = rng.normal(size=(max(3, rank), rank)) @ rng.normal(size=(rank, D))
     return LinearHead(coef, rng.normal(size=len(coef)), range(len(coef)))
 
 
-HEAD = make_head()
+HEAD = make_head(rank=2)
 
 
 def assert_same_fit(ours, theirs):
@@ -91,15 +89,12 @@ class TestRegression:
         rng = np.random.default_rng(2)
         counts = rng.integers(0, 4, 300)
         rows = rng.permutation(np.repeat(np.arange(300), counts))
-        for groups in (None, np.arange(300) % 4):
-            weighted = TeacherReadout(HEAD, space="head").fit(X, TEACHER, counts, groups)
-            repeated = clone(weighted).fit(
-                X[rows], TEACHER[rows], groups=None if groups is None else groups[rows]
-            )
-            assert_same_fit(weighted, repeated)
-            assert weighted.score(X, TEACHER, counts) == pytest.approx(
-                repeated.score(X[rows], TEACHER[rows])
-            )
+        groups = np.arange(300) % 4
+        weighted = TeacherReadout(HEAD, space="head").fit(X, TEACHER, counts, groups)
+        repeated = clone(weighted).fit(X[rows], TEACHER[rows], groups=groups[rows])
+        assert_same_fit(weighted, repeated)
+        score = repeated.score(X[rows], TEACHER[rows])
+        assert weighted.score(X, TEACHER, counts) == pytest.approx(score)
 
 
 class TestStreams:
@@ -112,12 +107,10 @@ class TestStreams:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of chunks of a few rows
             for rows in chunks:
-                adapter.partial_fit(
-                    X[rows], TEACHER[rows], None, groups[rows] if by_groups else None
-                )
-        assert_same_fit(
-            adapter, clone(adapter).fit(X, TEACHER, None, groups if by_groups else None)
-        )
+                own = {"groups": groups[rows]} if by_groups else {}
+                adapter.partial_fit(X[rows], TEACHER[rows], **own)
+        own = {"groups": groups} if by_groups else {}
+        assert_same_fit(adapter, clone(adapter).fit(X, TEACHER, **own))
 
     def test_memory_maps_and_dask_arrays_are_read_in_parts(self, tmp_path, monkeypatch):
         array = pytest.importorskip("dask.array")
@@ -149,50 +142,37 @@ class TestHeadSpace:
         np.testing.assert_allclose(head.coef_ @ matrix, head.coef_ @ np.eye(D, D + 12), atol=1e-9)
         np.testing.assert_allclose(head.coef_ @ offset, 0, atol=1e-9)
 
-    @pytest.mark.parametrize("share", [0.03, 0.5])
-    def test_logits_have_the_given_share_of_the_squared_norm(self, share):
-        adapter = TeacherReadout(HEAD, space="head", head_share=share).fit(X, TEACHER)
-        Z = adapter.transform(X)
-        basis = np.linalg.svd(HEAD.coef_)[2][:2]
-        assert ((Z @ basis.T) ** 2).sum() / (Z**2).sum() == pytest.approx(share)
-
-    def test_products_outside_the_row_space_are_those_of_the_predicted_vectors(self):
-        y = TEACHER[:, :3]  # no more columns than free directions
-        adapter = TeacherReadout(HEAD, space="head").fit(X, y)
-        free = np.linalg.svd(HEAD.coef_)[2][2:]
-        Z, predicted = adapter.transform(FAR) @ free.T, adapter.readout_(FAR)
-        scale = (Z**2).sum() / (predicted**2).sum()
-        np.testing.assert_allclose(Z @ Z.T, scale * predicted @ predicted.T, atol=1e-9 * scale)
+    @pytest.mark.parametrize(("share", "width"), [(0.03, 9), (0.5, 3)])
+    def test_logits_have_their_share_of_the_norm_and_products_are_those_of_the_predictions(
+        self, share, width
+    ):
+        adapter = TeacherReadout(HEAD, space="head", head_share=share).fit(X, TEACHER[:, :width])
+        logits, Z = np.split(adapter.transform(X) @ np.linalg.svd(HEAD.coef_)[2].T, [2], axis=1)
+        norms = [(part**2).sum() for part in (logits, Z)]
+        assert norms[0] / sum(norms) == pytest.approx(share)
+        if width == 3:  # no more columns than free directions
+            predicted = adapter.readout_(X)
+            products = predicted @ predicted.T * norms[1] / (predicted**2).sum()
+            np.testing.assert_allclose(Z @ Z.T, products, atol=1e-9 * norms[1])
 
 
 @pytest.mark.parametrize("space", ["teacher", "head"])
-class TestPredictions:
-    def test_are_those_of_the_head_on_its_own_input(self, space):
-        adapter = TeacherReadout(HEAD, space=space).fit(X, TEACHER)
-        for method in ("predict", "predict_proba", "predict_log_proba", "decision_function"):
-            expected = getattr(HEAD, method)(FAR[:, :D])
-            np.testing.assert_array_equal(getattr(adapter, method)(FAR), expected)
-        np.testing.assert_array_equal(
-            adapter.predict(FAR.astype(np.float32)), HEAD.predict(FAR[:, :D].astype(np.float32))
-        )
-        np.testing.assert_array_equal(adapter.classes_, [0, 1, 2])
+def test_predictions_are_those_of_the_head_on_its_own_input(space):
+    adapter = TeacherReadout(HEAD, space=space).fit(X, TEACHER)
+    for method in ("predict", "predict_proba", "predict_log_proba", "decision_function"):
+        expected = getattr(HEAD, method)(FAR[:, :D])
+        np.testing.assert_array_equal(getattr(adapter, method)(FAR), expected)
 
 
 @pytest.mark.parametrize(
     ("options", "given", "word"),
     [
         ({}, (X, None), "requires y to be passed"),
-        ({}, (X, TEACHER[:200]), "inconsistent numbers of samples"),
         ({}, (X, np.where(TEACHER > 0.9, np.nan, TEACHER)), "Input y contains NaN"),
         ({}, (X[:, :4], TEACHER), "X has 4 features, but the head expects 6"),
         ({}, (iter([X]), TEACHER), "takes a matrix"),
-        ({}, (Moments().update(X), TEACHER), "takes a matrix"),
-        ({}, (X, TEACHER, np.full(300, 1e-4)), "sample_weight sums"),
-        ({"head": "logistic"}, (X, TEACHER), "'head' parameter"),
-        ({"head": FrozenEstimator(Ridge())}, (X, TEACHER), "has no coef_"),
         ({"head": make_head(D), "space": "head"}, (X, TEACHER), "space='head', .*full rank"),
         ({"head": None, "space": "head"}, (X, TEACHER), "space='head', but head=None"),
-        ({"ridge": 1e-9}, (X, TEACHER), "'ridge' parameter"),
     ],
 )
 def test_wrong_input_is_refused(options, given, word):

@@ -33,13 +33,12 @@ def test_map_is_the_network_in_float64(kind):
 
 
 @pytest.mark.parametrize("rows", [(N, D), (K, N, D)], ids=["shared rows", "own rows"])
-class TestLinearAndProduct:
-    def test_values_and_gradients(self, rows):
-        X, weight, coef = draw(*rows, grad=False), draw(K, D, D, seed=1), draw(K, C, D, seed=2)
-        assert gradcheck(_LinearAndProduct.apply, (X, weight, coef))
-        points, product = _LinearAndProduct.apply(X, weight, coef)
-        torch.testing.assert_close(points, X @ weight.mT)
-        torch.testing.assert_close(product, coef @ weight)
+def test_linear_layer_and_product_have_the_right_values_and_gradients(rows):
+    X, weight, coef = draw(*rows, grad=False), draw(K, D, D, seed=1), draw(K, C, D, seed=2)
+    assert gradcheck(_LinearAndProduct.apply, (X, weight, coef))
+    points, product = _LinearAndProduct.apply(X, weight, coef)
+    torch.testing.assert_close(points, X @ weight.mT)
+    torch.testing.assert_close(product, coef @ weight)
 
 
 @pytest.mark.parametrize("classifies", [True, False])
