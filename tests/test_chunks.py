@@ -145,7 +145,7 @@ def test_names_of_features_come_from_the_first_frame(X):
             Whitening().fit([frame, frame[names[::-1]]])
 
 
-# Dask arrays; the workers of a cluster are in test_processes.py.
+# Dask arrays; the workers of a cluster are in tests/processes.
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_the_share_that_dominates_is_five_percent_or_ten_times_an_average_one(n,
         assert len(caught) == warned
 
 
-# Embeddings beyond memory; what the process holds is measured in test_processes.py.
+# Embeddings beyond memory; what the process holds is measured in tests/processes.
 
 
 def assert_equal(found, wanted):

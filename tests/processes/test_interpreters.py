@@ -31,6 +31,25 @@ def run_python(code, cwd):
     ).stdout
 
 
+# What the command line loads.
+
+
+def test_help_loads_nothing_heavy(tmp_path):
+    code = (
+        "import contextlib, sys, isoadapt.cli\n"
+        "for command in ([], ['fit'], ['finetune'], ['audit']):\n"
+        "    sys.argv = ['isoadapt', *command, '--help']\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        isoadapt.cli.main()\n"
+        "print(sorted(sys.modules))"
+    )
+    loaded = run_python(code, tmp_path)
+    assert loaded.count("Usage: isoadapt") == 4
+    assert "'isoadapt.cli'" in loaded
+    for module in ("torch", "sklearn", "scipy", "transformers", "zuko", "matplotlib", "lmdb"):
+        assert f"'{module}'" not in loaded
+
+
 # Files and folders whose writer is killed at any step: old, new, or old beside them.
 
 

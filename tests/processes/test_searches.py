@@ -19,6 +19,8 @@ from isoadapt.model_selection import AdapterSearchCV, compare_adapters
 from isoadapt.model_selection._search import _evaluation
 from tests.finetune.runs import trained_weights
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 
 def test_a_search_in_processes_gives_the_results_of_one_and_keeps_them(tmp_path, monkeypatch):
     rows, labels = make_classification(90, 8, n_informative=6, n_classes=3, random_state=0)
@@ -83,11 +85,11 @@ def distributed(tmp_path_factory):
     """Weights and logs after training in two processes, four texts each, and states of IsoBN."""
     folder = tmp_path_factory.mktemp("distributed")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", "-m", "tests.test_processes_selection"]
+    command += ["--nproc-per-node=2", "-m", "tests.processes.test_searches"]
     subprocess.run(
         [*command, str(folder), str(folder / "weights.pt")],
         check=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
         capture_output=True,
         timeout=300,

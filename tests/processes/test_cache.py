@@ -23,6 +23,7 @@ from isoadapt.encoders._texts import Texts
 from tests.encoders.test_store import LARGE, fill, keys_of, vectors_of
 
 pytestmark = [
+    pytest.mark.xdist_group("processes"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
 ]
