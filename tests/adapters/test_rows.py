@@ -29,7 +29,6 @@ WEIGHTS = RNG.uniform(0.5, 5, size=120)
 HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
 READS_VALUES = LinearHead([[0.0, 0.8, -0.8, 0.1, 0.0, 0.0]], [0.1])
 QUICK = {"max_epochs": 3, "batch_size": 16, "random_state": 0}
-LAST = {"validation_fraction": None, **QUICK}
 
 ADAPTERS = [
     IsotropyLayer(HEAD, **QUICK),
