@@ -29,7 +29,6 @@ WEIGHTS = RNG.uniform(0.5, 5, size=120)
 HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
 READS_VALUES = LinearHead([[0.0, 0.8, -0.8, 0.1, 0.0, 0.0]], [0.1])
 QUICK = {"max_epochs": 3, "batch_size": 16, "random_state": 0}
-LAST = {"validation_fraction": None, **QUICK}
 
 ADAPTERS = [
     IsotropyLayer(HEAD, **QUICK),
@@ -159,7 +158,7 @@ class TestGroups:
             labels = np.repeat([0, 1, 2, 3], [150, 30, 16, 4])
             groups = np.r_[np.arange(150) // 5, np.arange(30) // 5 + 50, [90] * 16, [91] * 4]
         for seed in range(20):
-            sides = split_rows(len(labels), labels, 0.5, np.random.RandomState(seed), groups)
+            sides = split_rows(len(labels), labels, 0.7, np.random.RandomState(seed), groups)
             assert set(labels[sides[0]]) == set(labels)
             assert sides[1] is not None
 
