@@ -21,10 +21,7 @@ def assert_same_results(ours, theirs, atol=3e-3):
 
 
 def agree(estimator, grid, X, y, given=None, *, atol=3e-3, alone=(), **options):
-    """Both searches, whose scores agree; `given` are further arguments of fit.
-
-    `alone` are the numbers of fits that ours did one at a time.
-    """
+    """Both searches, whose scores agree; `alone`: numbers of fits that ours did one at a time."""
     kinds = AdapterSearchCV, GridSearchCV
     ours, theirs = (kind(estimator, grid, **options).fit(X, y, **(given or {})) for kind in kinds)
     assert_same_results(ours, theirs, atol)
