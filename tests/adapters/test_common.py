@@ -102,9 +102,8 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-# Without preserve="differences", which refuses the several labels that its tags announce.
 @pytest.mark.slow
-@parametrize_with_checks([changed(each, max_epochs=1, preserve="logits") for each in ADAPTERS])
+@parametrize_with_checks([changed(each, max_epochs=1) for each in ADAPTERS])
 def test_scikit_learn_checks_of_every_configuration(estimator, check):
     check(estimator)
 
