@@ -199,6 +199,8 @@ def _in_order(head: LinearHead, own: LinearHead | None, config: Any) -> LinearHe
 class _Readout(nn.Module):
     """The outputs, computed from vectors (B, width)."""
 
+    centre: Tensor
+
     def __init__(self, outputs: _Outputs, centre: Floats, normalize: bool) -> None:
         super().__init__()
         # Around a centre, because float32 rounds the vectors of a narrow cone too coarsely.
