@@ -39,7 +39,11 @@ TEXTS = [" ".join(rng.choice(WORDS, size=rng.integers(2, 9))) for _ in range(60)
 Y = rng.integers(0, 3, 60)
 GIVEN = {"sample_weight": np.arange(60) % 3, "groups": np.arange(60) // 4}
 
-pytestmark = pytest.mark.filterwarnings("ignore:this fit harms the task")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:this fit harms the task"),
+    pytest.mark.filterwarnings("ignore:the adapter's head is not the checkpoint's"),
+    pytest.mark.filterwarnings("ignore:R² of the teacher's vectors"),
+]
 
 
 def quick(**parameters):

@@ -44,6 +44,7 @@ from tests.tiny_models import TEXTS, make_model
 pytestmark = [
     pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE),
     pytest.mark.usefixtures("fixed_penalty"),
+    pytest.mark.filterwarnings("ignore:R² of the teacher's vectors"),
 ]
 
 X, Y = make_classification(200, 8, n_informative=6, random_state=0)

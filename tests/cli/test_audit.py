@@ -3,6 +3,7 @@
 import json
 
 import pandas as pd
+import pytest
 
 from isoadapt import TransformerEncoder
 from isoadapt.encoders import layer_report
@@ -47,6 +48,7 @@ class TestMatrix:
         )
 
 
+@pytest.mark.filterwarnings("ignore:.*3 × n_features:UserWarning")
 class TestTexts:
     def test_the_pooled_vectors_with_classes(self, files):
         texts, labels = texts_and_labels()

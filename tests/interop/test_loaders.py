@@ -15,6 +15,8 @@ from tests.interop.conftest import LENGTH
 from tests.interop.examples import CLASSES, blurred, edit_json
 from tests.tiny_models import save_model
 
+pytestmark = pytest.mark.filterwarnings("ignore:the adapter's head is not the checkpoint's")
+
 library = pytest.importorskip("sentence_transformers")
 LOADERS = {
     "sentence": ["SentenceTransformer", "AutoModelForSequenceClassification"],

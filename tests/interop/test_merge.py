@@ -27,6 +27,8 @@ from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from tests.interop.examples import CLASSES, ROWS, blurred, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, make_model, make_tokenizer, save_model, save_pair
 
+pytestmark = pytest.mark.filterwarnings("ignore:the adapter's head is not the checkpoint's")
+
 TEXTS = ROWS[:8]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES if name != "bert"]
 

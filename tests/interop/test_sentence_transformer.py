@@ -28,6 +28,8 @@ from tests.interop.conftest import LENGTH
 from tests.interop.examples import CLASSES, ROWS, blurred, edit_json, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, TEXTS, save_model
 
+pytestmark = pytest.mark.filterwarnings("ignore:the adapter's head is not the checkpoint's")
+
 library = pytest.importorskip("sentence_transformers")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 
