@@ -225,7 +225,7 @@ class _CallablePenalty(Penalty):
                 f"penalty={self.loss!r} returns a number without a gradient: compute it from Z by "
                 "operations of torch in floating point, without detach() or item()"
             )
-        # In a step on a GPU this would wait for it; there the validation rows tell.
+        # In a step on a GPU this would wait for it, so that only validation rows are checked there.
         checked = value.device.type == "cpu" or not torch.is_grad_enabled()
         if checked and not bool(value.isfinite().all()):
             raise ValueError(
