@@ -298,6 +298,11 @@ class TestRecipe:
         assert sum(row["labels"] for row in runs[0].eval_dataset) == 6
         assert len(runs[1].eval_dataset) == 20
 
+    def test_isotropy_layer_holds_out_each_class_by_its_share(self):
+        rows = [{"input_ids": [i], "labels": int(i % 10 == 0)} for i in range(40)]
+        kept, held = _training._split(rows, 0.25, seed=0)
+        assert [sum(row["labels"] for row in part) for part in (kept, held)] == [3, 1]
+
     def test_isotropy_layer_keeps_the_best_epoch(self, base, tmp_path, monkeypatch):
         scores, states = iter([0.1, 0.9, 0.5]), []
         monkeypatch.setattr(_training, "_score", lambda predictions: {"score": next(scores)})
