@@ -95,6 +95,9 @@ FITS = {
     "entropy": TopologicalEntropyAdapter(**SHORT),
     "penalty": PenaltyAdapter(torch.var, **SHORT),
     "penalty, module": PenaltyAdapter(CountedPenalty(), lam=0.1, **SHORT),
+    "penalty, alternating": PenaltyAdapter(
+        torch.var, network="mlp", head_training="alternating", **SHORT
+    ),
     "flow": FlowAdapter(n_blocks=2, hidden=8, **SHORT),
     "flow, head": FlowAdapter("logistic", alpha=0.5, n_blocks=2, hidden=8, **SHORT),
 }

@@ -192,11 +192,11 @@ class _CallablePenalty(Penalty):
         if "prior_cov" in self.options:
             options["prior_cov"] = self.prior_cov
         if self.member_axis:
-            return self._checked(self.loss(points, **options), points.shape[:1])
+            return self._checked(self.loss(points, **options), points)
         values = []
         for place, Z in enumerate(points):
             own = {name: each if each is None else each[place] for name, each in options.items()}
-            values.append(self._checked(self.loss(Z, **own), ()))
+            values.append(self._checked(self.loss(Z, **own), Z))
         return torch.stack(values)
 
     def _labels(self, targets: Tensor, points: Tensor) -> Tensor:
@@ -209,8 +209,9 @@ class _CallablePenalty(Penalty):
             return targets.clone()
         return targets.expand(len(points), *targets.shape).clone()
 
-    def _checked(self, value: Any, shape: tuple[int, ...]) -> Tensor:
+    def _checked(self, value: Any, points: Tensor) -> Tensor:
         """Validate what the penalty returned, and return it in float32."""
+        shape = points.shape[:-2]
         if not isinstance(value, Tensor) or value.shape != shape:
             given = (
                 f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value
@@ -220,7 +221,7 @@ class _CallablePenalty(Penalty):
                 f"penalty={self.loss!r} returns {given}, but must return {wanted} as a tensor of "
                 f"shape {tuple(shape)}: take a sum or a mean over rows and features"
             )
-        if torch.is_grad_enabled() and not value.requires_grad:
+        if torch.is_grad_enabled() and points.requires_grad and not value.requires_grad:
             raise ValueError(
                 f"penalty={self.loss!r} returns a number without a gradient: compute it from Z by "
                 "operations of torch in floating point, without detach() or item()"
