@@ -69,7 +69,7 @@ test-pythons: .venv-3.12/.installed .venv-3.13/.installed  ## the tests of the c
 	$(OFFLINE) .venv-3.12/bin/pytest -q -n 2 $(CORE_TESTS)
 	$(OFFLINE) .venv-3.13/bin/pytest -q -n 2 $(CORE_TESTS)
 
-mutations: .venv/.installed  ## wrong versions of the mathematics, each of which the tests must catch
+mutations: .venv/.installed  ## wrong versions of the library, each of which the tests must catch
 	$(BIN)/python tests/mutations.py
 
 docs: .venv/.docs  ## the site in docs/_build/html, without running the gallery, and its tests

@@ -1,5 +1,7 @@
 """What runs on a GPU, on a pretended one: equal to the CPU, and without waiting for the device."""
 
+from collections import Counter
+
 import joblib
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from isoadapt import (
 )
 from isoadapt._utils.devices import resolve_device
 from isoadapt.adapters._training._loop import AdapterNet
-from isoadapt.encoders import release
+from isoadapt.encoders import _transformer, release
 from isoadapt.finetune import IsoBNLayer, IsotropyTrainer, add_isobn
 from isoadapt.geometry import Moments, persistence_bars
 from isoadapt.interop import export_onnx, merge_into_checkpoint, to_sentence_transformer
@@ -101,14 +103,13 @@ FITS = {
     "flow": FlowAdapter(n_blocks=2, hidden=8, **SHORT),
     "flow, head": FlowAdapter("logistic", alpha=0.5, n_blocks=2, hidden=8, **SHORT),
 }
+WEIGHTED = {"layer, joint mlp", "layer, exact", "istar", "cosreg", "spectrum", "penalty, module"}
 ON_HOST = {"entropy": 3}  # points and labels to the host, where the trees are found, and back
 
 
 def fitted(adapter, name, device):
     y = VALUES if "regression" in name else Y
-    options = {}
-    if not isinstance(adapter, FlowAdapter):
-        options = {"sample_weight": WEIGHTS, "groups": GROUPS} if len(name) % 2 else {}
+    options = {"sample_weight": WEIGHTS, "groups": GROUPS} if name in WEIGHTED else {}
     return clone(adapter).set_params(device=device).fit(X, y, **options)
 
 
@@ -129,6 +130,7 @@ def test_a_fit_equals_that_on_the_cpu_and_its_steps_do_not_wait(name, cuda, monk
     np.testing.assert_allclose(found.transform(X), expected.transform(X), 1e-4, 1e-5 * scale)
     if expected.head_ is not None:
         np.testing.assert_array_equal(found.predict(X), expected.predict(X))
+    assert bool(events) == ("exact" not in name)
     for each in events:
         assert each.of("wait", "to host", "to device") <= ON_HOST.get(name, 0), each
         assert any(key[1].startswith("_fused_adam") for key in each)
@@ -195,21 +197,33 @@ def test_vectors_equal_those_of_the_cpu(options, checkpoint, cuda, emptied):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_encoding_copies_each_batch_once_and_waits_only_at_the_end(checkpoint, cuda, emptied):
+def test_encoding_copies_each_batch_once_and_fetches_vectors_at_the_end(
+    checkpoint, cuda, emptied, monkeypatch
+):
     encoder = TransformerEncoder(checkpoint, pooling="mean", batch_tokens=16)
     encoder.transform(TEXTS)
+    fetched, n_inputs, send = [], [], _transformer.to_device
+
+    def sent(batch, device):
+        fetched.append(cuda.of("to host"))
+        n_inputs.append(len(batch))
+        return send(batch, device)
+
+    monkeypatch.setattr(_transformer, "to_device", sent)
     cuda.clear()
     encoder.transform(TEXTS)
-    copies = {name: n for (kind, name, _), n in cuda.items() if kind == "to device"}
-    assert set(copies) == {"non_blocking"}
-    assert cuda.of("to host") + cuda.of("wait") <= len(TEXTS)
+    assert len(fetched) > 2
+    assert not any(fetched)
+    assert cuda.of("wait") <= len(fetched)  # transformers asks whether a mask has padding
+    copies = Counter(name for kind, name, _ in cuda.elements() if kind == "to device")
+    assert copies == {"non_blocking": sum(n_inputs)}
 
 
-def test_the_cache_is_that_of_the_cpu(checkpoint, cuda, emptied, tmp_path):
+def test_vectors_of_both_devices_share_a_cache(checkpoint, cuda, emptied, tmp_path):
     cache = EmbeddingCache(tmp_path)
-    first = TransformerEncoder(checkpoint, cache=cache).transform(TEXTS)
-    again = TransformerEncoder(checkpoint, cache=cache, device="cpu").transform(TEXTS)
-    np.testing.assert_array_equal(first, again)
+    for device in ("auto", "cpu"):
+        TransformerEncoder(checkpoint, cache=cache, device=device).transform(TEXTS)
+    assert cache.stats().misses == len(set(TEXTS))
 
 
 def test_a_checkpoint_is_loaded_once_for_auto_and_cuda(checkpoint, cuda, emptied):
@@ -263,7 +277,8 @@ def test_a_training_with_a_penalty_and_an_isobn_layer_equals_that_on_the_cpu(cud
 
 
 @pytest.mark.parametrize("write", [export_onnx, to_sentence_transformer, merge_into_checkpoint])
-def test_what_is_written_is_what_the_cpu_writes(write, shallow, cuda, emptied, tmp_path):
+def test_models_on_the_device_are_written(write, shallow, cuda, emptied, tmp_path):
+    """Each function compares what it wrote with the model, and raises if they differ."""
     encoder = TransformerEncoder(shallow, device="cuda")
     model = AdaptedEncoder(encoder, LogitPreservingWhitening()).fit(TEXTS)
     if write is export_onnx:
