@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot
 
 from isoadapt import datasets
 from tests.tiny_models import save_model
@@ -34,7 +35,8 @@ def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     corpus = functools.partial(datasets.make_acceptability, 200, 100)
     monkeypatch.setattr(datasets, "make_acceptability", corpus)
-    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+    monkeypatch.setattr(pyplot, "show", lambda: None)
     monkeypatch.setattr(sys, "argv", [example, str(folder)])
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{example}.py"))
+    pyplot.close("all")
     assert expected in capsys.readouterr().out

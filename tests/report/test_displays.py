@@ -395,12 +395,13 @@ class TestHabits:
     @pytest.mark.parametrize("name", DRAWN)
     def test_own_axes_and_nothing_global(self, name, monkeypatch):
         draw, n_panels = DRAWN[name]
-        before, figure = dict(matplotlib.rcParams), matplotlib.figure.Figure()
+        before, open_before = dict(matplotlib.rcParams), pyplot.get_fignums()
+        figure = matplotlib.figure.Figure()
         axes = figure.subplots(1, n_panels)
         display = draw(axes)
         assert display.figure_ is figure
         assert list(display.axes_ if n_panels > 1 else [display.ax_]) == list(np.ravel(axes))
-        assert pyplot.get_fignums() == []
+        assert pyplot.get_fignums() == open_before
         assert dict(matplotlib.rcParams) == before
         assert display.plot() is display
         assert display.figure_ is not figure  # a new one
