@@ -109,6 +109,19 @@ class Affine(NamedTuple):
         return Affine(self.matrix @ first.matrix, self.matrix @ first.offset + self.offset)
 
 
+class FirstColumns(NamedTuple):
+    """The map that selects the first columns."""
+
+    n_features_out: int
+
+    def __call__(self, X: Floats) -> Floats:
+        return X[:, : self.n_features_out]
+
+    def after(self, first: Affine) -> Affine:
+        """Compose this map with an affine map that is applied first."""
+        return Affine(first.matrix[: self.n_features_out], first.offset[: self.n_features_out])
+
+
 class ResidualMLP(NamedTuple):
     """The map z = Ah + c + V gelu(Uh + u)."""
 

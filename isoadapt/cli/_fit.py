@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from isoadapt import LogitPreservingWhitening, TeacherReadout, TransformerEncoder
+from isoadapt import LogitPreservingWhitening, TransformerEncoder
 from isoadapt._utils.files import ADAPTER, check_output_folder
 from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.adapters._base import BaseAdapter
@@ -143,7 +143,7 @@ def _judge(
     adapter: BaseAdapter, X: Any, y: NDArray[Any] | None
 ) -> tuple[str, dict[str, dict[str, float]]]:
     """Return the kind of rows that are judged, and their mean figures before and after."""
-    if isinstance(adapter, TeacherReadout):
+    if adapter._needs_teacher:
         return _FOLDS, {"before": {}, "after": {"r2": adapter.r2_}}
     every, fresh = np.ones(len(X), dtype=bool), adapter._recognise(X) == 0
     kind, trials = _FITTED, [(adapter, every, every)]
@@ -192,7 +192,7 @@ def _figures(
 
 def _result(adapter: BaseAdapter) -> str:
     """Say what the vectors of a TeacherReadout are, and nothing of other adapters."""
-    if not isinstance(adapter, TeacherReadout):
+    if not adapter._needs_teacher:
         return ""
     use = "comparable with the teacher's"
     if adapter.space == "head":
