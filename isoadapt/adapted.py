@@ -167,7 +167,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                     "choose an adapter that accepts it, such as IsotropyLayer"
                 )
         encoder = clone(self._encoder())
-        adapter = self._adapter_with_head(lambda: encoder_head(encoder), y)
+        adapter = self._adapter_with_head(lambda: encoder_head(encoder, y), y)
         targets = y if self.teacher is None else self._teacher_encoder().transform(X)
         return self._fit_adapter(encoder, adapter, encoder.fit_transform(X, y), targets, given)
 

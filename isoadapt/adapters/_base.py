@@ -343,7 +343,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return self._fit_head(X, y, sample_weight, groups)
         head = LinearHead.from_estimator(self.head)
         head._check_width(X.shape[1])
-        return head._for_labels(y, self._needs_y())
+        return head
 
     def _fit_head(
         self,
@@ -375,7 +375,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return
         self.set_params(head=head)  # needed to know whether y is
         if labels is not None and (self._needs_y() or not head.multi_label_):
-            self.set_params(head=head_for(head, labels, "checkpoint's head", self._needs_y()))
+            self.set_params(head=head_for(head, labels, "checkpoint's head"))
 
     def _refits_head(self) -> bool:
         """Whether ``head_`` is fitted to the adapted embeddings."""

@@ -286,12 +286,11 @@ class TeacherReadout(BaseAdapter):
     def _find_head(self) -> LinearHead | None:
         """Return the head, or raise ValueError if it does not fit the columns or the space."""
         head = None if self.head is None else LinearHead.from_estimator(self.head)
-        if head is not None:
-            if head.n_features_in_ > self.n_features_in_:
-                raise ValueError(
-                    f"X has {self.n_features_in_} features, but the head expects "
-                    f"{head.n_features_in_}: the head's input must be the first columns of X"
-                )
+        if head is not None and head.n_features_in_ > self.n_features_in_:
+            raise ValueError(
+                f"X has {self.n_features_in_} features, but the head expects "
+                f"{head.n_features_in_}: the head's input must be the first columns of X"
+            )
         if self.space == "head" and (head is None or not row_space(head.coef_)[1].size):
             why = "leaves no direction free, because it has full rank"
             raise ValueError(

@@ -56,7 +56,8 @@ def fit(
         check_several_rows(X, source.path)
         if source.model is not None and not sets_head:
             encoder = TransformerEncoder(source.model, pooling=source.pooling)
-            adapter._take_checkpoint_head(lambda: encoder_head(encoder), y)
+            labels = None if adapter._needs_teacher else y
+            adapter._take_checkpoint_head(lambda: encoder_head(encoder, labels), labels)
     if source.separately and y is None and adapter._needs_y():
         raise WrongUsage(
             f"{type(adapter).__name__} needs labels, but with --separately the labels are those of "

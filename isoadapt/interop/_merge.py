@@ -290,7 +290,7 @@ def read_by_head(parts: Parts, map_: Affine) -> Affine:
         return map_
     width = map_.matrix.shape[1]
     first = compose([Affine(np.eye(width), np.zeros(width)), *map(affine, before)])
-    return last.head_map_.after(first)
+    return cast(Any, last.head_map_).after(first)
 
 
 def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
