@@ -178,7 +178,6 @@ class PenalisedAdapter(BaseAdapter):
         self.history_ = outcome.run.history
         self.best_epoch_ = outcome.run.best_epoch
         self.n_iter_ = int(outcome.run.history[-1]["epoch"])
-        self._fitted_rows = outcome.sketch
         return self._set_fitted(outcome.map, outcome.head)
 
     def _rates(self, coordinates: Coordinates) -> Rates:
@@ -372,5 +371,4 @@ class IsoScoreAdapter(PenalisedAdapter):
         map_, losses = solve_exact(problem, self._penalty_weight(), self.ridge_)
         self.history_ = [{"iteration": number, "loss": loss} for number, loss in enumerate(losses)]
         self.n_iter_ = max(len(losses) - 1, 1)
-        self._fitted_rows = problem.sketch
         return self._set_fitted(map_, problem.head)

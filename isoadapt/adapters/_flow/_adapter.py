@@ -29,7 +29,6 @@ from isoadapt.adapters._training._epoch_choice import Run, TargetUnits, make_sco
 from isoadapt.adapters._training._fit import epochs_bar, run_epochs
 from isoadapt.adapters._training._loop import AdapterNet, Training
 from isoadapt.adapters._training._problem import Penalty
-from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
@@ -276,7 +275,6 @@ class FlowAdapter(BaseAdapter):
         labels = strata(y) if self._head_kind() == "classifier" else None
         fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
         check_spread(X[fitting], "rows that are trained on")
-        self._fitted_rows = RowSketch().update(X[fitting])
         network = self._make_network(X[rng.permutation(fitting)[:_START_ROWS]], generator, device)
         head, targets, score, units = None, None, None, TargetUnits.of(None)
         if y is not None:
@@ -347,7 +345,6 @@ class FlowAdapter(BaseAdapter):
         map_ = module.network.map()
         if self.alpha is None and len(X) >= _MIN_CALIBRATION_ROWS:
             map_ = map_.calibrated(X)
-            self._fitted_rows = RowSketch().update(X)  # validation rows too
             if not np.isfinite([map_.last.log_scale, map_.last.shift]).all():
                 raise self._diverged()
         return map_

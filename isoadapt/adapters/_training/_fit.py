@@ -50,7 +50,6 @@ from isoadapt.adapters._training._networks import (
 )
 from isoadapt.adapters._training._problem import Member, Outcome, Problem
 from isoadapt.geometry import Moments
-from isoadapt.geometry._chunks import RowSketch
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
@@ -126,7 +125,6 @@ def _make_problem(
         weights=sample.weights,
         groups=sample.groups,
         kept=sample.kept,
-        sketch=RowSketch().update(rows),
         weighted=weighted,
     )
 
@@ -412,7 +410,7 @@ def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Out
         trained = head._with(state["coef"], state["intercept"][0])
         head = coordinates.outer_head(problem.units.outer_head(trained))
     map_ = coordinates.embedding_map(module.network.map(place))
-    return Outcome(run, member.ridge, map_, head, sketch=problem.sketch)
+    return Outcome(run, member.ridge, map_, head)
 
 
 def diverged(lr: float) -> ValueError:

@@ -20,7 +20,6 @@ from isoadapt.adapters._rows import Batches, fold_numbers, strata
 from isoadapt.adapters._training._epoch_choice import Run, Score, TargetUnits
 from isoadapt.adapters._training._networks import LinearNetwork, Rates
 from isoadapt.geometry import Moments
-from isoadapt.geometry._chunks import RowSketch
 from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
@@ -126,7 +125,6 @@ class Problem:
     weights: Floats | None = None  # frequencies of the rows, (n_samples,); None: all are 1
     groups: NDArray[np.int64] | None = None  # numbers of the rows' groups, (n_samples,)
     kept: NDArray[np.int64] | None = None  # row numbers of X in the input; None: all rows
-    sketch: RowSketch | None = None  # of the training rows
     weighted: bool = False  # whether the user gave weights, rather than only repeated rows
     features: dict[str, Any] = field(default_factory=dict)  # number and names, for a search
 
@@ -260,7 +258,6 @@ class Outcome:
     map: Affine | ResidualMLP | None = None
     head: LinearHead | None = None
     error: ValueError | None = None
-    sketch: RowSketch | None = None  # of the rows that the map was fitted to
 
 
 def automatic_ridge(
