@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
-from isoadapt.adapters._maps import Affine, Floats, map_rows
+from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import DEAD, dead_dimensions
 
@@ -95,18 +95,21 @@ def _whitening_shrinkage(eigenvalues: Floats, n: float) -> float:
     return float(best / (1 + best))
 
 
-def ledoit_wolf_shrinkage(X: NDArray[Any], weights: NDArray[Any] | None, moments: Moments) -> float:
-    """Estimate the shrinkage of Ledoit and Wolf (2004), in [0, 1], from rows and their moments.
+def ledoit_wolf_shrinkage(moments: Moments) -> float:
+    """Estimate the shrinkage of Ledoit and Wolf (2004), in [0, 1].
 
     It is the error of the covariance, (mean ‖x - μ‖⁴ - ‖S‖²)/n, divided by the squared distance
     ‖S - tr(S)/d I‖²: lemmas 3.2 to 3.4 of "A well-conditioned estimator for large-dimensional
     covariance matrices".
     """
-    mean, cov = moments.mean.numpy(), moments.covariance(ddof=0).numpy()
-    unit = np.sqrt(cov.trace())
-    fourths = map_rows(lambda rows: (((rows - mean) / unit) ** 2).sum(axis=1) ** 2, X)
-    square = float(((cov / cov.trace()) ** 2).sum())  # in units of the squared trace
-    error = (np.average(fourths, weights=weights) - square) / moments.count
+    if moments.fourth is None:
+        raise ValueError(
+            "shrinkage='ledoit-wolf' needs the fourth moment, which mapped moments and those of "
+            "earlier versions lack: fit to rows, or use shrinkage='auto', 'oas' or a number"
+        )
+    cov = moments.covariance(ddof=0).numpy()
+    square = float(((cov / cov.trace()) ** 2).sum())  # all in units of the squared trace
+    error = float(moments.fourth) - square / moments.count
     distance = square - 1 / len(cov)
     return float(min(error / distance, 1.0)) if error > 0 and distance > 0 else 0.0
 
