@@ -71,20 +71,13 @@ class OnePassAdapter(BaseAdapter):
         fitted = self._fit_rows(rows, weights, head)
         if refit:
             head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
-        return self._set_attributes(fitted, head)
+        return self._set_fitted(head=head, **fitted)
 
     @abstractmethod
     def _fit_rows(
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
     ) -> dict[str, Any]:
         """Return the fitted attributes by name, including ``map_``, without setting them."""
-
-    def _set_attributes(self, fitted: dict[str, Any], head: LinearHead | None) -> Self:
-        self.__dict__.update(fitted)
-        return self._set_fitted(fitted["map_"], head)
-
-    def _refits_head(self) -> bool:
-        return self.head is not None and getattr(self, "head_training", "frozen") == "refit"
 
     def _needs_y(self) -> bool:
         return needs_fit(self.head) or self._refits_head()
@@ -164,7 +157,7 @@ class MomentsAdapter(OnePassAdapter):
 
     def _fit_to_moments(self, moments: Moments) -> Self:
         head = self._resolve_head(moments.mean.numpy()[None], None)
-        return self._set_attributes(self._attributes(moments, head), head)
+        return self._set_fitted(head=head, **self._attributes(moments, head))
 
     def _attributes(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         check_spread(moments)
