@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import torch
 
+from isoadapt.adapters._engine._task import Penalty, Problem
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
-from isoadapt.adapters._training._problem import Penalty, Problem
 from isoadapt.losses import CosRegLoss
 
 
@@ -31,9 +31,6 @@ class CosRegAdapter(WeightedPenaltyAdapter):
     smoothing : float, default=0.15
         Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
         to recent steps.
-    network : {"linear", "mlp"}, default="linear"
-        "linear" trains one linear layer. "mlp" adds a branch with one hidden layer of the same
-        width; the fitted map is then not affine and has no inverse.
     head_training : {"frozen", "joint", "alternating"}, default="frozen"
         "frozen" keeps the head as it is. "joint" trains it together with the adapter.
         "alternating" trains the adapter in odd epochs and the head in even ones.
@@ -44,9 +41,8 @@ class CosRegAdapter(WeightedPenaltyAdapter):
         Weight, in the task loss, of the mean squared change of the head's outputs, as in
         :class:`IsotropyLayer`. 0, as in the papers, allows any change, "auto" estimates it.
     lr : float or "auto", default="auto"
-        Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
-        in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
-        of the head.
+        Learning rate of AdamW. "auto" is 0.001. In whitened coordinates with a frozen head, it is
+        0.01 for the outputs outside the row space of the head.
     lr_schedule : {"linear", "constant"}, default="constant"
         "linear" lowers the learning rate from epoch to epoch, from `lr` in the first epoch to
         ``lr / max_epochs`` in the last. "constant" keeps it.
@@ -67,8 +63,8 @@ class CosRegAdapter(WeightedPenaltyAdapter):
     device : str, default="auto"
         Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
     random_state : int, RandomState instance or None, default=None
-        Seed of the validation split, the shuffling, the bootstrap and the initial weights of the
-        hidden layer. With None, every fit draws a new seed.
+        Seed of the validation split, the shuffling and the bootstrap. With None, every fit draws a
+        new seed.
     verbose : int, default=0
         If above 0, a progress bar is shown on a terminal.
     lam : float, default=1.0
@@ -77,7 +73,7 @@ class CosRegAdapter(WeightedPenaltyAdapter):
 
     Attributes
     ----------
-    map_ : Affine or ResidualMLP
+    map_ : Affine
         The fitted map.
     head_ : LinearHead or None
         The head that is applied to the adapted embeddings. It differs from the initial one only if
@@ -114,7 +110,13 @@ class CosRegAdapter(WeightedPenaltyAdapter):
     True
     """
 
-    _batches_folds: ClassVar[bool] = True
+    coordinates: str = "raw"
+    ridge: float | str = 0.0
+    lr_schedule: str = "constant"
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        return Penalty(CosRegLoss())
+        return _CosReg(CosRegLoss())
+
+
+class _CosReg(Penalty):
+    shared: ClassVar[bool] = True

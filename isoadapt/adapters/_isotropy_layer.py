@@ -2,18 +2,25 @@
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 
-from isoadapt.adapters._penalised import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._training._problem import Penalty, Problem
+from isoadapt.adapters._engine._exact import solve_exact
+from isoadapt.adapters._engine._task import Penalty, Problem
+from isoadapt.adapters._penalised import IsoScorePenalty, PenalisedAdapter
 from isoadapt.losses import IsoScoreLoss
+from isoadapt.losses._isoscore import fewest_points
+
+# Parameters that act in mini-batches only.
+_OF_BATCHES = ("balance", "smoothing", "head_training", "coordinates", "lr", "lr_schedule")
+_OF_BATCHES += ("batch_size", "max_epochs", "weight_decay", "validation_fraction", "patience")
+_OF_BATCHES += ("scoring", "bias_corrected")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class IsotropyLayer(IsoScoreAdapter):
+class IsotropyLayer(PenalisedAdapter):
     """Linear layer between a frozen encoder and its frozen head, trained for isotropy and the task.
 
     The loss is ``alpha * task + (1 - alpha) * penalty``. The penalty is -log IsoScore of the
@@ -44,9 +51,6 @@ class IsotropyLayer(IsoScoreAdapter):
     smoothing : float, default=0.15
         Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
         to recent steps.
-    network : {"linear", "mlp"}, default="linear"
-        "linear" trains one linear layer. "mlp" adds a branch with one hidden layer of the same
-        width; the fitted map is then not affine and has no inverse.
     head_training : {"frozen", "joint", "alternating"}, default="frozen"
         "frozen" keeps the head as it is. "joint" trains it together with the adapter.
         "alternating" trains the adapter in odd epochs and the head in even ones.
@@ -64,9 +68,8 @@ class IsotropyLayer(IsoScoreAdapter):
         squares, and those of the logits of a multi-label head, are averaged over the outputs.
         "auto" estimates the ridge from left-out rows, as :ref:`automatic-ridge` describes.
     lr : float or "auto", default="auto"
-        Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
-        in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
-        of the head.
+        Learning rate of AdamW. "auto" is 0.001. In whitened coordinates with a frozen head, it is
+        0.01 for the outputs outside the row space of the head.
     lr_schedule : {"linear", "constant"}, default="linear"
         "linear" lowers the learning rate from epoch to epoch, from `lr` in the first epoch to
         ``lr / max_epochs`` in the last. "constant" keeps it.
@@ -93,8 +96,8 @@ class IsotropyLayer(IsoScoreAdapter):
     device : str, default="auto"
         Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
     random_state : int, RandomState instance or None, default=None
-        Seed of the validation split, the shuffling, the bootstrap and the initial weights of the
-        hidden layer. With None, every fit draws a new seed.
+        Seed of the validation split, the shuffling and the bootstrap. With None, every fit draws a
+        new seed.
     verbose : int, default=0
         If above 0, a progress bar is shown on a terminal.
     bias_corrected : bool, default=True
@@ -104,15 +107,15 @@ class IsotropyLayer(IsoScoreAdapter):
         "minibatch" is the training of the paper. "exact" computes the limit of that training
         directly: the head's outputs are fitted to the task as far as `ridge` allows, and all
         directions outside the row space of the head are whitened. It uses all rows, without
-        validation rows and without `balance`, and does not warn if the score decreases. With
-        "exact", `alpha` only has an effect where more isotropy requires a change of the head's
-        outputs.
+        validation rows, and does not warn if the score decreases. With "exact", `alpha` only has an
+        effect where more isotropy requires a change of the head's outputs, and the parameters of
+        mini-batches, such as `balance`, `lr` or `max_epochs`, must keep their defaults.
     alpha : float, default=0.5
         Share of the task in the loss, in (0, 1]. 1 is the control without a penalty.
 
     Attributes
     ----------
-    map_ : Affine or ResidualMLP
+    map_ : Affine
         The fitted map.
     head_ : LinearHead or None
         The head that is applied to the adapted embeddings. It differs from the initial one only if
@@ -164,18 +167,43 @@ class IsotropyLayer(IsoScoreAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **IsoScoreAdapter._parameter_constraints,
+        **PenalisedAdapter._parameter_constraints,
+        "bias_corrected": ["boolean"],
+        "solver": [StrOptions({"minibatch", "exact"})],
         "alpha": [Interval(Real, 0, 1, closed="right")],
     }
-    _batchable_params: ClassVar[frozenset[str]] = IsoScoreAdapter._batchable_params | {"alpha"}
-    _batches_folds: ClassVar[bool] = True
+    _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"alpha"}
 
+    bias_corrected: bool = True
+    solver: str = "minibatch"  # type: ignore[misc]
     alpha: float = 0.5
     balance: str | None = "ema"
-    bias_corrected: bool = True
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        return IsoScorePenalty(IsoScoreLoss(form="log", bias_corrected=self.bias_corrected))
+        loss = IsoScoreLoss(form="log", bias_corrected=self.bias_corrected)
+        return IsoScorePenalty(loss, fewest_points(0, self.bias_corrected))
 
+    @property
     def _penalty_weight(self) -> float:
         return (1 - self.alpha) / self.alpha
+
+    def _check_combination(self) -> None:
+        super()._check_combination()
+        if self.solver == "exact":
+            for name in _OF_BATCHES:
+                default = getattr(IsotropyLayer, name)
+                if getattr(self, name) != default:
+                    raise ValueError(
+                        f"{name}={getattr(self, name)!r} has no effect with solver='exact': leave "
+                        f"it at {default!r}, or use solver='minibatch'"
+                    )
+
+    def _fit(self, problem: Problem) -> Self:
+        if self.solver == "minibatch":
+            return super()._fit(problem)
+        self.__dict__.pop("best_epoch_", None)
+        self.ridge_ = problem.automatic_ridge if self.ridge == "auto" else float(self.ridge)
+        map_, losses = solve_exact(problem, self._penalty_weight, self.ridge_)
+        self.history_ = [{"iteration": number, "loss": loss} for number, loss in enumerate(losses)]
+        self.n_iter_ = max(len(losses) - 1, 1)
+        return self._set_fitted(map_, problem.head)
