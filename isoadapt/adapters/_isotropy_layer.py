@@ -14,9 +14,10 @@ from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points
 
 # Parameters that act in mini-batches only.
-_OF_BATCHES = ("balance", "smoothing", "head_training", "coordinates", "lr", "lr_schedule")
-_OF_BATCHES += ("batch_size", "max_epochs", "weight_decay", "validation_fraction", "patience")
-_OF_BATCHES += ("scoring", "bias_corrected")
+_OF_BATCHES = """
+    balance smoothing head_training coordinates lr lr_schedule batch_size max_epochs weight_decay
+    validation_fraction patience scoring bias_corrected
+""".split()
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

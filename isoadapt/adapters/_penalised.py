@@ -161,8 +161,8 @@ class PenalisedAdapter(BaseAdapter):
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             (result,) = train_adapters([self], [task], lambda _: bar.update())
         self._take_result(result)
-        for doubt in result.choice.warnings(self.max_epochs):
-            warn(doubt)
+        for warning in result.choice.warnings(self.max_epochs):
+            warn(warning)
         return self
 
     def _take_result(self, result: Result) -> Self:

@@ -42,7 +42,8 @@ class Sample(NamedTuple):
 
     def take(self, index: Index) -> "Sample":
         """Select rows."""
-        return Sample(*(None if part is None else part[index] for part in self))
+        parts: Any = (None if part is None else part[index] for part in self)
+        return Sample(*parts)
 
 
 def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:

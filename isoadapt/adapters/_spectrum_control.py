@@ -1,6 +1,6 @@
 """Adapter with spectrum control, a prescribed decay of the singular values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
@@ -147,7 +147,7 @@ class _ExactSpectrum(Penalty):
     whenever gradients are disabled.
     """
 
-    def __init__(self, loss: SpectrumControlLoss, root: Tensor, target: Tensor) -> None:
+    def __init__(self, loss: Callable[..., Tensor], root: Tensor, target: Tensor) -> None:
         super().__init__(loss)
         self.root, self.target = root, target  # (K or 1, d + 1, d + 1) and t of shape (K or 1, d)
         self.step = 0

@@ -79,7 +79,8 @@ def fit_together(
     for adapter, problem in zip(adapters, problems, strict=True):
         adapter._validate_params()
         adapter._check_combination()
-        vars(adapter).update(problem.features)
+        for name, value in problem.features.items():
+            setattr(adapter, name, value)
     with one_blas_thread_if_small(problems[0].sample.X):
         pairs = zip(adapters, problems, strict=True)
         tasks = [adapter._task(problem) for adapter, problem in pairs]

@@ -133,7 +133,7 @@ class MemberAdamW(torch.optim.Optimizer):
         self.rates = list(rates)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step, for which `closure` computes the gradients."""
         loss = None
         if closure is not None:
