@@ -16,7 +16,7 @@ from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix
 from isoadapt.adapters._heads import PROBES, fit_head, head_for, needs_fit, read_targets
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
-from isoadapt.geometry._chunks import RowSketch, is_dask, map_blocks, refuse_chunks
+from isoadapt.geometry._chunks import is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
@@ -68,7 +68,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     map_: Map
     head_: LinearHead | None
     n_features_in_: int
-    _fitted_rows: RowSketch | None = None  # of the rows that map_ was fitted to, if known
 
     def transform(self, X: "ArrayLike") -> Any:
         """Adapt embeddings.
@@ -263,12 +262,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> float:
         """Return the score of an AdaptedEncoder, whose y are labels or values of the head."""
         return self.score(X, y, sample_weight)
-
-    def _recognise(self, X: ArrayLike) -> Floats:
-        """Return 1 for each row (n,) that the map was fitted to, 0 for others, NaN if unknown."""
-        rows = self._check_rows(X)
-        sketch = self._fitted_rows
-        return np.full(len(rows), np.nan) if sketch is None else sketch.recognise(rows)
 
     def _head_input(self, X: ArrayLike) -> Floats:
         """Return the rows that the head reads."""

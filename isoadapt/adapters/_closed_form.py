@@ -14,7 +14,6 @@ from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
     Chunked,
-    RowSketch,
     describe_chunks,
     gather,
     in_chunks,
@@ -72,7 +71,7 @@ class OnePassAdapter(BaseAdapter):
         fitted = self._fit_rows(rows, weights, head)
         if refit:
             head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
-        return self._set_attributes(fitted, RowSketch().update(rows, weights), head)
+        return self._set_attributes(fitted, head)
 
     @abstractmethod
     def _fit_rows(
@@ -80,10 +79,8 @@ class OnePassAdapter(BaseAdapter):
     ) -> dict[str, Any]:
         """Return the fitted attributes by name, including ``map_``, without setting them."""
 
-    def _set_attributes(
-        self, fitted: dict[str, Any], sketch: RowSketch | None, head: LinearHead | None
-    ) -> Self:
-        self.__dict__.update({"_fitted_rows": sketch, **fitted})
+    def _set_attributes(self, fitted: dict[str, Any], head: LinearHead | None) -> Self:
+        self.__dict__.update(fitted)
         return self._set_fitted(fitted["map_"], head)
 
     def _refits_head(self) -> bool:
@@ -151,11 +148,10 @@ class MomentsAdapter(OnePassAdapter):
                 "the weights of each chunk to partial_fit(chunk, sample_weight=...) or to "
                 "Moments().update(chunk, weights), and fit to the moments"
             )
-        sketch = RowSketch()
-        moments = gather(X, self._check_chunk, sketch=sketch)
+        moments = gather(X, self._check_chunk)
         if isinstance(X, Moments) or is_dask(X):
             self._check_chunk(moments.mean.numpy()[None], first=True)
-        return self._fit_to_moments(moments, None if isinstance(X, Moments) else sketch, y)
+        return self._fit_to_moments(moments, y)
 
     def _fit_matrix(self, X: ArrayLike, y: ArrayLike | None) -> Self:
         """Fit to rows in memory, which are read once: moments show whether they are finite."""
@@ -163,7 +159,7 @@ class MomentsAdapter(OnePassAdapter):
         moments = Moments().update(rows)
         if not bool(moments.scatter.isfinite().all()):
             self._check_fit_input(X, y)  # raises for NaN and infinity
-        return self._fit_to_moments(moments, RowSketch().update(rows), y)
+        return self._fit_to_moments(moments, y)
 
     def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
         rows, _ = self._check_fit_input(chunk, None, reset=first, ensure_min_samples=0)
@@ -171,11 +167,11 @@ class MomentsAdapter(OnePassAdapter):
             self._resolve_head(rows, None)
         return rows
 
-    def _fit_to_moments(self, moments: Moments, sketch: RowSketch | None, y: Any = None) -> Self:
+    def _fit_to_moments(self, moments: Moments, y: Any = None) -> Self:
         check_spread(moments)
         head = self._resolve_head(moments.mean.numpy()[None], y)
         fitted = {"moments_": moments, **self._fit_moments(moments, head)}
-        return self._set_attributes(fitted, sketch, head)
+        return self._set_attributes(fitted, head)
 
     @available_if(_supports_chunks)
     @_fit_context(prefer_skip_nested_validation=True)
@@ -213,12 +209,9 @@ class MomentsAdapter(OnePassAdapter):
         seen = 0.0 if first else self.moments_.count
         weights = check_frequencies(sample_weight, rows, seen)
         moments = Moments().update(rows, weights)
-        sketch = RowSketch() if first else self._fitted_rows
         if not first:
             moments.merge(self.moments_)
-        if sketch is not None:
-            sketch = RowSketch(sketch.hashes).update(rows, weights)
-        return self._fit_to_moments(moments, sketch)
+        return self._fit_to_moments(moments)
 
     @abstractmethod
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:

@@ -35,7 +35,6 @@ from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
     Rows,
-    RowSketch,
     is_dask,
     is_memmap,
     refuse_chunks,
@@ -289,8 +288,6 @@ class TeacherReadout(BaseAdapter):
         self._find_head()
         weights = check_frequencies(sample_weight, rows, before=np.inf)
         add_rows(folds, rows, targets, weights, groups)
-        before = None if first else self._fitted_rows
-        self._fitted_rows = RowSketch(() if before is None else before.hashes).update(rows, weights)
 
     def _find_head(self) -> LinearHead | None:
         """Return the head, or raise ValueError if it does not fit the columns or the space."""

@@ -1,5 +1,6 @@
 """Implementation of ``isoadapt fit``."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,15 +26,14 @@ from isoadapt.cli._options import (
     read_settings,
 )
 from isoadapt.encoders._checkpoint import encoder_head
-from isoadapt.geometry._chunks import as_float32, row_hashes
+from isoadapt.geometry._chunks import row_hashes
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._points import main_figures
 
-_FITTED, _FRESH, _HALVES = "rows the map was fitted to", "validation rows", "cross-fitted halves"
+_FITTED, _HALVES = "rows the map was fitted to", "cross-fitted halves"
 _FOLDS = "held-out folds"
 _NOTES = {
     _FITTED: "These figures are for rows the map was fitted to. Evaluate it on other rows.",
-    _FRESH: "These figures are for validation rows, which the map was not fitted to.",
     _HALVES: "These figures are cross-fitted: the map is fitted to half of the rows and judged on\n"
     "the other half, both ways. The saved adapter is fitted to all rows.",
     _FOLDS: "R² is that of the teacher's vectors in five folds of rows, each left out of the fit\n"
@@ -145,14 +145,13 @@ def _judge(
     """Return the kind of rows that are judged, and their mean figures before and after."""
     if isinstance(adapter, TeacherReadout):
         return _FOLDS, {"before": {}, "after": {"r2": adapter.r2_}}
-    every, fresh = np.ones(len(X), dtype=bool), adapter._recognise(X) == 0
+    every = np.ones(len(X), dtype=bool)
     kind, trials = _FITTED, [(adapter, every, every)]
-    ranks = np.unique(row_hashes(as_float32(np.asarray(X))), return_inverse=True)[1]
-    if fresh.sum() >= _LEAST:
-        kind, trials = _FRESH, [(adapter, ~fresh, fresh)]
-    elif not hasattr(adapter, "best_epoch_") and ranks.max() + 1 >= 2 * _LEAST:
+    ranks = np.unique(row_hashes(X), return_inverse=True)[1]
+    if ranks.max() + 1 >= 2 * _LEAST:
         parts = ranks % 2 == 0, ranks % 2 == 1
-        with suppress(ValueError):  # a half is too small for the parameters, or lacks a class
+        # A half may be too small for the parameters, or lack a class.
+        with suppress(ValueError), warnings.catch_warnings(action="ignore"):
             halves = [(clone(adapter).fit(*_take(X, y, part)), part, ~part) for part in parts]
             kind, trials = _HALVES, halves
     found = [_figures(each, X, y, others, judged) for each, others, judged in trials]

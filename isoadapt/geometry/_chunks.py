@@ -4,7 +4,8 @@ import mmap
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, Self
+from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +23,6 @@ _FAN_IN = 8  # instances of Moments that one dask task merges
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
 FLOATS = [np.float64, np.float32]
 _MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)]  # of the generator SplitMix64
-_SKETCHED = 1024  # hashes that a sketch keeps
-_HIGH = np.uint64(2**64 - 2**32)  # bits of the high half of a hash
-_COLUMNS = 4  # columns that show of most rows that their hashes are too large for a sketch
 
 Chunked = ArrayLike | Iterable[ArrayLike] | Moments
 Check = Callable[[Any, bool], NDArray[Any]]  # arguments: a chunk, and whether it is the first
@@ -83,19 +81,13 @@ def check_chunk(chunk: Any, first: bool = False) -> NDArray[Any]:
 
 
 def gather(
-    X: Any,
-    check: Check = check_chunk,
-    min_samples: int = 2,
-    distinct: bool = False,
-    sketch: "RowSketch | None" = None,
+    X: Any, check: Check = check_chunk, min_samples: int = 2, distinct: bool = False
 ) -> Moments:
     """Read all chunks once; return their moments. With `distinct`, equal rows count once."""
-    sketch = RowSketch() if sketch is None else sketch
     if isinstance(X, Moments):
         moments = Moments.from_arrays(X.to_arrays())
     elif is_dask(X) and not distinct:
-        moments, blocks = _gather_blocks(X)
-        sketch.merge(blocks)
+        moments = _gather_blocks(X)
     else:
         moments, seen = Moments(), set[int]()
         for number, (name, chunk) in enumerate(_named_chunks(X)):
@@ -109,7 +101,6 @@ def gather(
                     seen.update(hashes.tolist())
                     rows = rows if new.all() else rows[new]
                 moments.update(rows)
-                sketch.update(rows)
     if not moments.count:
         raise ValueError(
             "X gave no rows. An iterator is used up once it has been read: make a fresh one, or "
@@ -159,51 +150,6 @@ def first_of_equal(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     mask = np.zeros(len(hashes), bool)
     mask[np.unique(hashes, return_index=True)[1]] = True
     return mask
-
-
-def as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Round rows (n, d), so that copies in float32 and float64 have equal hashes."""
-    with np.errstate(over="ignore"):
-        return rows.astype(np.float32, copy=False)
-
-
-class RowSketch:
-    """The smallest hashes of distinct rows, at most 1,024, by which copies are recognised.
-
-    The sketch of all rows is the merged sketch of their parts. Rows are compared in float32.
-    """
-
-    def __init__(self, hashes: ArrayLike = ()) -> None:
-        ordered = np.sort(np.asarray(hashes, dtype=np.uint64))  # np.unique is slower
-        self.hashes = ordered[np.diff(ordered, prepend=~ordered[:1]) != 0][:_SKETCHED]
-
-    def update(self, rows: NDArray[Any], weights: NDArray[Any] | None = None) -> Self:
-        """Add rows (n, d); with weights (n,), only those of positive weight."""
-        rows = rows if weights is None else rows[weights > 0]
-        return self.merge(RowSketch(self._hashes(rows, smallest=True)))
-
-    def merge(self, other: "RowSketch") -> Self:
-        """Add the rows of another sketch."""
-        self.hashes = RowSketch(np.concatenate([self.hashes, other.hashes])).hashes
-        return self
-
-    def recognise(self, rows: NDArray[Any]) -> NDArray[np.float64]:
-        """Return 1 for each row (n,) that was added, 0 for other rows, NaN where unknown."""
-        hashes = self._hashes(rows)
-        found = np.isin(hashes, self.hashes).astype(np.float64)
-        found[hashes > self._largest()] = np.nan
-        return found
-
-    def _largest(self) -> np.uint64:
-        return self.hashes[-1] if len(self.hashes) == _SKETCHED else np.uint64(2**64 - 1)
-
-    def _hashes(self, rows: NDArray[Any], smallest: bool = False) -> NDArray[np.uint64]:
-        """Hash each row (n,); hashes too large for the sketch, or for their own, are incomplete."""
-        hashes = row_hashes(as_float32(rows[:, :: -(-rows.shape[1] // _COLUMNS)])) & _HIGH
-        limit = min([self._largest(), *(RowSketch(hashes).hashes[-1:] if smallest else ())])
-        near = hashes <= limit
-        hashes[near] |= row_hashes(as_float32(rows[near])) & ~_HIGH
-        return hashes
 
 
 class Rows:
@@ -313,26 +259,21 @@ def _with_unsplit_rows(X: Any) -> Any:
     return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
 
 
-def _gather_blocks(X: Any) -> tuple[Moments, "RowSketch"]:
-    """Moments and sketch of a dask array; only these are sent between workers."""
+def _gather_blocks(X: Any) -> Moments:
+    """Moments of a dask array; only moments are sent between workers."""
     dask = import_optional("dask", feature="A dask array", extra="dask")
     measure, merge = dask.delayed(_measure_block), dask.delayed(_merge_all)
     blocks = _with_unsplit_rows(X).to_delayed().ravel()
     parts = [measure(block, number) for number, block in enumerate(blocks)]
     while len(parts) > 1:
         parts = [merge(parts[i : i + _FAN_IN]) for i in range(0, len(parts), _FAN_IN)]
-    return parts[0].compute() if parts else (Moments(), RowSketch())
+    return parts[0].compute() if parts else Moments()
 
 
-def _measure_block(block: Any, number: int) -> tuple[Moments, "RowSketch"]:
+def _measure_block(block: Any, number: int) -> Moments:
     with _prefix_errors(f"block {number}"):
-        rows = check_chunk(block, first=True)
-        return Moments().update(rows), RowSketch().update(rows)
+        return Moments().update(check_chunk(block, first=True))
 
 
-def _merge_all(parts: list[tuple[Moments, "RowSketch"]]) -> tuple[Moments, "RowSketch"]:
-    moments, sketch = Moments(), RowSketch()
-    for part, rows in parts:
-        moments.merge(part)
-        sketch.merge(rows)
-    return moments, sketch
+def _merge_all(parts: list[Moments]) -> Moments:
+    return reduce(Moments.merge, parts, Moments())

@@ -27,7 +27,6 @@ from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
 from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.geometry import Moments
-from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead
 
 Tensors = dict[str, NDArray[Any]]
@@ -254,7 +253,8 @@ def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
     if isinstance(adapter, MomentsAdapter):
         needed.add("moments_")
     admitted = [name for name in state if _FITTED.fullmatch(name) and not hasattr(cls, name)]
-    _check_names(state, needed, [*admitted, "_fitted_rows"], "state")
+    state.pop("_fitted_rows", None)  # in old folders
+    _check_names(state, needed, admitted, "state")
     map_, head = state.pop("map_"), state.pop("head_")
     for name, value in state.items():
         setattr(adapter, name, value)
@@ -348,7 +348,7 @@ def _tag(value: Any) -> str | None:
     if isinstance(value, np.ndarray):
         texts = value.dtype.kind in "UO" and all(isinstance(item, str) for item in value.flat)
         return "strings" if texts else None
-    if type(value) in (float, tuple, LinearHead, Moments, RowSketch, CrossMoments, Folds):
+    if type(value) in (float, tuple, LinearHead, Moments, CrossMoments, Folds):
         return type(value).__name__
     return map_name(value)
 
@@ -404,7 +404,7 @@ _KINDS = {
     "Moments": _Kind(lambda moments: dict(moments.to_arrays()), _unpack_moments),
     "CrossMoments": _Kind(CrossMoments._asdict, CrossMoments),
     "Folds": _Kind(Folds._asdict, Folds),
-    "RowSketch": _Kind(lambda sketch: {"hashes": sketch.hashes}, RowSketch),
+    "RowSketch": _Kind(vars, lambda hashes: None),  # in old folders
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_array
 
 from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.imports import import_optional
-from isoadapt.adapters._base import BaseAdapter
 
 MOST_COLOURS = 4  # curves that are told apart by colour
 DASHES = ("-", (0, (5, 2.5)), (0, (3, 1.5, 1, 1.5)), (0, (1, 1.5)))  # a curve shows below another
@@ -85,13 +84,6 @@ def legend_beside(axes: Any, entries: Mapping[str, Any], title: str | None = Non
         bbox_to_anchor=(1.02, 1.0),
         borderaxespad=0.0,
     )
-
-
-def note_fitted_rows(axes: Any, estimators: Iterable[Any], X: ArrayLike) -> None:
-    """Say in the title of a panel that adapters were fitted to some of the rows X (n, d)."""
-    adapters = (each for each in estimators if isinstance(each, BaseAdapter))
-    if any((each._recognise(X) == 1).any() for each in adapters):
-        axes.set_title(f"{axes.get_title()}\nrows the map was fitted to".strip())
 
 
 def plain(axes: Any) -> None:

@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from isoadapt._utils.containers import as_values
-from isoadapt.report._axes import colours, ink, literal, note_fitted_rows, panels, plain, points
+from isoadapt.report._axes import colours, ink, literal, panels, plain, points
 
 _PANELS = ["before", "after"]
 _MOST = 20_000  # rows that are drawn
@@ -131,8 +131,7 @@ class EmbeddingMapDisplay:
         estimator : fitted transformer
             The adapter.
         X : array-like of shape (n_samples, n_features)
-            Embeddings before the adapter, best of rows that it was not fitted to. If it was fitted
-            to some of them, a title says so.
+            Embeddings before the adapter, best of rows that it was not fitted to.
         y : array-like of shape (n_samples,), default=None
             Class of each row.
         ax : two matplotlib Axes, default=None
@@ -148,9 +147,7 @@ class EmbeddingMapDisplay:
         ValueError
             As for :meth:`from_embeddings`.
         """
-        display = cls.from_embeddings(X, estimator.transform(X), y, ax=ax)
-        note_fitted_rows(display.axes_[1], [estimator], X)
-        return display
+        return cls.from_embeddings(X, estimator.transform(X), y, ax=ax)
 
     def plot(self, *, ax: Any = None) -> Self:
         """Draw the plot.

@@ -20,7 +20,6 @@ from isoadapt.report._axes import (
     ink,
     legend_beside,
     literal,
-    note_fitted_rows,
     panels,
     plain,
     points,
@@ -158,7 +157,7 @@ class SpectrumDisplay:
             An adapter, or several by their labels. The label of a single one is its class.
         X : array-like of shape (n_samples, n_features)
             Embeddings before the adapter, best of rows that it was not fitted to. The spectrum of
-            rows that it was fitted to is flatter, and a title says so.
+            rows that it was fitted to is flatter.
         baseline : str, default="no adapter"
             Label of X.
         highlight : sequence of str, default=None
@@ -184,9 +183,7 @@ class SpectrumDisplay:
                 f"baseline={baseline!r} is also the label of an estimator; choose another label"
             )
         adapted = {label: each.transform(X) for label, each in estimator.items()}
-        display = cls.from_embeddings({baseline: X, **adapted}, highlight=highlight, ax=ax)
-        note_fitted_rows(display.axes_[0], estimator.values(), X)
-        return display
+        return cls.from_embeddings({baseline: X, **adapted}, highlight=highlight, ax=ax)
 
     def plot(self, *, ax: Any = None) -> Self:
         """Draw the plot.

@@ -103,13 +103,6 @@ class TestSpectrum:
         np.testing.assert_allclose(display.shares["w"], np.full(6, 1 / 6), rtol=1e-6)
         np.testing.assert_allclose(display.axes_[0].lines[-1].get_ydata(), np.full(6, 1 / 6))
 
-    @pytest.mark.parametrize("kind", [SpectrumDisplay, EmbeddingMapDisplay])
-    def test_rows_of_the_fit_are_named_in_a_title(self, kind):
-        adapter = Whitening().fit(X[:50])
-        for rows, named in ((X, True), (X[50:], False)):
-            titles = [axes.get_title() for axes in kind.from_estimator(adapter, rows).axes_]
-            assert ("rows the map was fitted to" in "".join(titles)) == named
-
 
 class TestComparison:
     @pytest.mark.parametrize(
