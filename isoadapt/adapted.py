@@ -13,7 +13,7 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from isoadapt.adapters import IsotropyLayer, TeacherReadout
+from isoadapt.adapters import IsotropyLayer
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._checkpoint import encoder_head
@@ -167,7 +167,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                     "choose an adapter that accepts it, such as IsotropyLayer"
                 )
         encoder = clone(self._encoder())
-        adapter = self._adapter_with_head(lambda: encoder_head(encoder), y)
+        adapter = self._adapter_with_head(lambda: encoder_head(encoder, y), y)
         targets = y if self.teacher is None else self._teacher_encoder().transform(X)
         return self._fit_adapter(encoder, adapter, encoder.fit_transform(X, y), targets, given)
 
@@ -297,7 +297,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         steps = self._fitted()
         embeddings = steps[:-1].transform(X)
-        return cast(float, steps["adapter"]._score_of_head(embeddings, y, sample_weight))
+        adapter = steps["adapter"]
+        score = adapter.score if adapter.head is None else adapter._score_head
+        return cast(float, score(embeddings, y, sample_weight))
 
     @property
     def head_(self) -> LinearHead | None:  # noqa: D102 - an attribute, documented above
@@ -350,7 +352,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """Return the encoder, built from a folder or name if necessary."""
         if isinstance(self.encoder, TransformerEncoder):
             return self.encoder
-        return TransformerEncoder(self.encoder, pooling=READOUT if self._is_taught() else "auto")
+        taught = self._adapter()._needs_teacher
+        return TransformerEncoder(self.encoder, pooling=READOUT if taught else "auto")
 
     def _teacher_encoder(self) -> TransformerEncoder:
         """Return the teacher, built from a folder or name if necessary."""
@@ -364,10 +367,6 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             return self.teacher
         return TransformerEncoder(self.teacher)
 
-    def _is_taught(self) -> bool:
-        """Whether the adapter learns the vectors of a teacher."""
-        return isinstance(self._adapter(), TeacherReadout)
-
     def _adapter(self) -> Any:
         """Return the adapter or its default."""
         return IsotropyLayer() if self.adapter is None else self.adapter
@@ -377,7 +376,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     ) -> Any:
         """Return a clone of the adapter, with the checkpoint's head if it is to be used."""
         adapter = clone(self._adapter())
-        if self._is_taught():
+        if adapter._needs_teacher:
             self._teacher_encoder()  # raises if there is none
         elif self.teacher is not None:
             raise ValueError(
@@ -409,7 +408,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
         # TeacherReadout is no classifier, because its own fit and score take vectors as y.
-        taught = isinstance(adapter, TeacherReadout)
+        taught = adapter._needs_teacher
         inner = BaseAdapter.__sklearn_tags__(adapter) if taught else get_tags(adapter)
         tags.estimator_type = inner.estimator_type
         tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,8 +79,6 @@ class LinearHead(BaseEstimator):
            [1, 0]])
     """
 
-    _other_labels: NDArray[Any] | None = None  # of the rows: names of ids, or ids of names
-
     def __init__(
         self,
         coef: ArrayLike,
@@ -147,50 +145,13 @@ class LinearHead(BaseEstimator):
             return cls.from_estimator(estimator.estimator)
         if isinstance(estimator, cls):
             return estimator
-        model = read_linear(estimator)
-        head = cls(*model)
-        check_predictions(estimator, model, head.predict)
+        head = cls(*read_linear(estimator))
+        check_predictions(estimator, head)
         return head
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return an empty dict, because a frozen head has no parameters to search over.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Ignored.
-
-        Returns
-        -------
-        dict
-            Empty.
-        """
-        return {}
-
-    def set_params(self, **params: Any) -> Self:
-        """Raise an error if any parameters are given, because the head is frozen.
-
-        Parameters
-        ----------
-        **params : dict
-            Must be empty.
-
-        Returns
-        -------
-        LinearHead
-            The head itself.
-
-        Raises
-        ------
-        ValueError
-            If `params` is not empty.
-        """
-        if params:
-            raise ValueError(
-                f"a LinearHead is frozen, so {sorted(params)} cannot be set: make a new head with "
-                "LinearHead(coef, intercept, classes)"
-            )
-        return self
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        return []  # a frozen head has nothing to set or to search over
 
     def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
         """Do nothing, because the head is frozen.
@@ -303,13 +264,12 @@ class LinearHead(BaseEstimator):
         """
         y = self._targets(y).astype(np.int64) if self.multi_label_ else as_values(y)
         metric = r2_score if self.classes_ is None else accuracy_score
-        head = self._for_labels(y)
-        if head.classes_ is not None and not head.multi_label_:
-            labels = [*head._unknown_labels(y), *head.classes_]
+        if self.classes_ is not None and not self.multi_label_:
+            labels = [*self._unknown_labels(y), *self.classes_]
             if len({isinstance(label, str) for label in labels}) == 2:
-                head._targets(y)  # raises, because strings and numbers are not compared
+                self._targets(y)  # raises, because strings and numbers are not compared
         weights = as_values(sample_weight, "sample_weight", numeric=True)
-        return float(metric(y, head.predict(X), sample_weight=weights))
+        return float(metric(y, self.predict(X), sample_weight=weights))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute XWᵀ + b in float64.
@@ -343,37 +303,7 @@ class LinearHead(BaseEstimator):
 
     def _with(self, coef: ArrayLike, intercept: ArrayLike) -> LinearHead:
         """Return a head of the same kind, with the same labels and other weights."""
-        head = LinearHead(coef, intercept, self.classes_, self.multi_label_)
-        if self._other_labels is not None:
-            head._other_labels = self._other_labels
-        return head
-
-    def _for_labels(self, y: ArrayLike | None, strict: bool = True) -> LinearHead:
-        """Return the head whose classes are ids or names, as in y; `strict` refuses ambiguous y."""
-        if y is None or self._other_labels is None:
-            return self
-        if strict:
-            self._check_spelling(y)
-        other = LinearHead(self.coef_, self.intercept_, self._other_labels)
-        other._other_labels = cast(NDArray[Any], self.classes_)[np.argsort(self._other_labels)]
-        try:
-            return other if self._unknown_labels(y) and not other._unknown_labels(y) else self
-        except (TypeError, ValueError):  # y does not hold labels, and may be ignored
-            return self
-
-    def _check_spelling(self, y: ArrayLike) -> None:
-        """Raise ValueError if numbers or booleans in y spell names of other ids."""
-        names = [str(name) for name in cast(NDArray[Any], self._other_labels)]
-        ids = cast(NDArray[Any], self.classes_).astype(str).tolist()
-        if names == ids or not set(names) & {*ids, "True", "False"}:
-            return
-        values = np.ravel(as_values(y))
-        if values.dtype.kind in "biu" and {*values.astype(str)} <= {*names}:
-            raise ValueError(
-                f"y holds {np.unique(values).tolist()}, which may be the ids {ids} or, as numbers, "
-                f"the names {names} of the checkpoint's labels: pass names as str, or ids with a "
-                "head that has no names, LinearHead(head.coef_, head.intercept_, head.classes_)"
-            )
+        return LinearHead(coef, intercept, self.classes_, self.multi_label_)
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels, or tuples of them, that it cannot predict; or strings."""
@@ -391,8 +321,7 @@ class LinearHead(BaseEstimator):
         if self.classes_ is None:
             return f"numbers in {len(self.coef_)} column(s)"
         kind = "an indicator matrix of " if self.multi_label_ else ""
-        names = "" if self._other_labels is None else f" or, instead, {self._other_labels.tolist()}"
-        return f"{kind}{self.classes_.tolist()}{names}"
+        return f"{kind}{self.classes_.tolist()}"
 
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
         """Convert labels to rows of ``coef_`` (n,), values or an indicator matrix to columns."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import is_classifier
-from sklearn.frozen import FrozenEstimator
 
 Floats = NDArray[np.float64]
 _INSIDE = ("best_estimator_", "estimator_", "regressor_")  # of searches and other wrappers
@@ -18,98 +16,72 @@ _CERTAIN = 20.0  # logit of a label that was the same in all rows
 _N_ROWS = 200  # of a probe
 
 
-class LinearModel(NamedTuple):
-    """What :class:`~isoadapt.LinearHead` is made of."""
-
-    coef: Floats  # (n_outputs, n_features)
-    intercept: Floats  # (n_outputs,)
-    classes: Any  # (n_outputs,); None: values, or labels without names
-    multi_label: bool
-
-
-def read_linear(estimator: Any) -> LinearModel:
-    """Return the coefficients of a fitted model or of its parts; ValueError if it has none."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it may have been fitted to columns with names
-        model = _read(estimator)
-    if model is None:
+def read_linear(estimator: Any) -> tuple[Floats, Floats, Any, bool]:
+    """Return what a LinearHead with the predictions of a fitted model is made of."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it may have been fitted to columns with names
+            return _read(_inside(estimator))
+    except (AttributeError, ValueError) as error:
         raise ValueError(
             f"head={estimator!r} has no coef_ with one row for each of its outputs: a head must be "
             "a linear model, alone or in OneVsRestClassifier, MultiOutputClassifier, "
             "MultiOutputRegressor or a search, without a Pipeline; fit it first, or pass "
             "'logistic', 'ridge' or a LinearHead"
-        )
-    return model
+        ) from error
 
 
-def _read(estimator: Any) -> LinearModel | None:
-    if isinstance(estimator, FrozenEstimator):
-        return _read(estimator.estimator)
-    if not hasattr(estimator, "coef_"):
-        inside = [getattr(estimator, name) for name in _INSIDE if hasattr(estimator, name)]
-        return _read(inside[0]) if inside else _stacked(estimator)
-    coef = estimator.coef_.toarray() if issparse(estimator.coef_) else estimator.coef_
-    coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
-    return _labelled(estimator, coef, np.ravel(getattr(estimator, "intercept_", 0.0)))
-
-
-def _stacked(estimator: Any) -> LinearModel | None:
-    """Stack the rows of a composite that has one fitted part for each of its outputs."""
-    parts = getattr(estimator, "estimators_", None)
-    rows = [_row(part) for part in parts] if isinstance(parts, list) else []
-    width = max((len(row) for row in rows), default=0)
-    if width < 2 or any(len(row) not in (1, width) for row in rows):
-        return None
-    table = np.stack([np.append(np.zeros(width - len(row)), row) for row in rows])
-    return _labelled(estimator, table[:, :-1], table[:, -1])
-
-
-def _row(part: Any) -> Floats:
-    """Return weights and intercept of one output, intercept alone if constant, else nothing."""
-    if not hasattr(part, "coef_") and np.size(getattr(part, "y_", ())) == 1:
-        return np.where(np.ravel(part.y_), _CERTAIN, -_CERTAIN)
-    model = _read(part)
-    if model is None or model.multi_label:
-        return np.zeros(0)
-    table = np.column_stack([model.coef, model.intercept])
-    if model.classes is not None and len(table) == 2:
-        return table[1] - table[0]
-    return table[0] if len(table) == 1 else np.zeros(0)
-
-
-def _labelled(estimator: Any, coef: Floats, intercept: Floats) -> LinearModel | None:
-    """Add the labels to the coefficients; two classes that one row tells apart get two rows."""
-    at_zero = dense(estimator.predict(np.zeros((1, coef.shape[1]))))
-    classes = getattr(estimator, "classes_", None)
-    if not is_classifier(estimator) or classes is None:  # PLSRegression centres the features
-        fits = at_zero.size == len(coef)
-        return LinearModel(coef, at_zero.ravel(), None, False) if fits else None
-    if len(intercept) not in (1, len(coef)):
-        return None
-    intercept = np.broadcast_to(intercept, len(coef)).astype(np.float64)
+def _read(model: Any) -> tuple[Floats, Floats, Any, bool]:
+    coef, intercept = np.split(_table(model), [-1], axis=1)
+    intercept = intercept.ravel()
+    at_zero = _dense(model.predict(np.zeros((1, coef.shape[1]))))
+    classes = getattr(model, "classes_", None)
+    if not is_classifier(model) or classes is None:  # PLSRegression centres the features
+        return coef, np.resize(at_zero, len(coef)), None, False
     if at_zero.ndim == 2:
-        return LinearModel(coef, intercept, None, True)
+        return coef, intercept, None, True
     if len(coef) == 1 and len(classes) == 2:
         coef, intercept = np.concatenate([-coef, coef]) / 2, np.append(-intercept, intercept) / 2
-    return LinearModel(coef, intercept, classes, False) if len(classes) == len(coef) else None
+    if len(classes) != len(coef):
+        raise ValueError(f"there are {len(classes)} classes, but {len(coef)} rows")
+    return coef, intercept, classes, False
 
 
-def check_predictions(
-    estimator: Any, model: LinearModel, predict: Callable[[Floats], NDArray[Any]]
-) -> None:
-    """Raise ValueError unless an estimator predicts, up to rounding, as a head of its rows does."""
-    rows = _probe_rows(model)
-    expected, outputs = predict(rows), rows @ model.coef.T + model.intercept
-    rounding = 1e-6 * (np.abs(rows) @ np.abs(model.coef.T) + np.abs(model.intercept))
+def _inside(estimator: Any) -> Any:
+    found = [getattr(estimator, name) for name in _INSIDE if hasattr(estimator, name)]
+    return _inside(found[0]) if found else estimator
+
+
+def _table(model: Any) -> Floats:
+    """Return the coefficients and, in the last column, intercepts of a model or of its parts."""
+    if hasattr(model, "coef_"):
+        coef = np.atleast_2d(_dense(model.coef_)).astype(np.float64)
+        intercept = np.ravel(getattr(model, "intercept_", 0.0))
+        return np.column_stack([coef, np.broadcast_to(intercept, len(coef))])
+    parts = [_inside(part) for part in model.estimators_]
+    fitted = {number: _table(part) for number, part in enumerate(parts) if not hasattr(part, "y_")}
+    table = np.zeros((len(parts), max(part.shape[1] for part in fitted.values())))
+    table[list(fitted)] = np.concatenate(list(fitted.values()))
+    for number, part in enumerate(parts):
+        if number not in fitted:  # it predicts the label that it was fitted to
+            table[number, -1] = _CERTAIN if np.all(part.y_) else -_CERTAIN
+    return table
+
+
+def check_predictions(estimator: Any, head: Any) -> None:
+    """Raise ValueError unless an estimator predicts, up to rounding, as its LinearHead does."""
+    rows = _probe_rows(head)
+    expected, outputs = head.predict(rows), head.outputs(rows)
+    rounding = 1e-6 * (np.abs(rows) @ np.abs(head.coef_.T) + np.abs(head.intercept_))
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            found = dense(estimator.predict(rows)).reshape(expected.shape)
+            found = _dense(estimator.predict(rows)).reshape(expected.shape)
         except (AttributeError, ValueError):  # it selects features, or has other outputs
             found = np.full(expected.shape, np.nan)
-    if model.multi_label:
+    if head.multi_label_:
         differs = (found != expected) & (np.abs(outputs) > rounding)
-    elif model.classes is None:
+    elif head.classes_ is None:
         differs = ~np.isclose(found, expected, 1e-4, rounding.max())
     else:
         ordered = np.sort(outputs, axis=1)
@@ -123,15 +95,15 @@ def check_predictions(
         )
 
 
-def _probe_rows(model: LinearModel) -> Floats:
+def _probe_rows(head: Any) -> Floats:
     """Return rows (n, n_features), most of them with outputs near zero on many scales."""
-    rng, (n_outputs, d) = np.random.default_rng(0), model.coef.shape
+    rng, (n_outputs, d) = np.random.default_rng(0), head.coef_.shape
     rows = rng.normal(size=(_N_ROWS, d))
     wanted = rng.normal(size=(_N_ROWS, n_outputs)) * 10 ** rng.uniform(-3, 1.5, size=(_N_ROWS, 1))
-    missing = wanted - rows @ model.coef.T - model.intercept
-    return np.concatenate([rows[:20], rows + np.linalg.lstsq(model.coef, missing.T)[0].T])
+    missing = wanted - rows @ head.coef_.T - head.intercept_
+    return np.concatenate([rows[:20], rows + np.linalg.lstsq(head.coef_, missing.T)[0].T])
 
 
-def dense(values: Any) -> NDArray[Any]:
-    """Return predictions or labels as a dense array."""
+def _dense(values: Any) -> NDArray[Any]:
+    """Return coefficients or predictions as a dense array."""
     return values.toarray() if issparse(values) else np.asarray(values)

@@ -68,6 +68,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     map_: Map
     head_: LinearHead | None
     n_features_in_: int
+    _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
 
     def transform(self, X: "ArrayLike") -> Any:
         """Adapt embeddings.
@@ -174,7 +175,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Predicted labels, or values of a regression; of a multi-label head, an indicator matrix.
         """
-        return self._head().predict(self._head_input(X))
+        return self._head().predict(self._read_by_head(X))
 
     @available_if(_has_classifier)
     def predict_proba(self, X: "ArrayLike") -> Floats:
@@ -190,7 +191,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples, n_classes)
             Probabilities of the classes, in the order of ``classes_``.
         """
-        return self._head().predict_proba(self._head_input(X))
+        return self._head().predict_proba(self._read_by_head(X))
 
     @available_if(_has_classifier)
     def predict_log_proba(self, X: "ArrayLike") -> Floats:
@@ -206,7 +207,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples, n_classes)
             Log-probabilities of the classes, in the order of ``classes_``.
         """
-        return self._head().predict_log_proba(self._head_input(X))
+        return self._head().predict_log_proba(self._read_by_head(X))
 
     @available_if(_has_classifier)
     def decision_function(self, X: "ArrayLike") -> Floats:
@@ -222,7 +223,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples, n_classes) or (n_samples,)
             Logits. For two classes, the logit of the second class minus that of the first.
         """
-        return self._head().decision_function(self._head_input(X))
+        return self._head().decision_function(self._read_by_head(X))
 
     def score(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
@@ -252,23 +253,24 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             If there is a head and y is None.
         """
         if self.head is None:
-            return metrics.isoscore(self._adapted(X))
-        if y is None:
-            raise ValueError("y=None, but the score of a head requires y: pass labels or values")
-        return self._head().score(self._adapted(X), y, sample_weight=sample_weight)
+            return metrics.isoscore(map_rows(self.map_, self._check_rows(X)))
+        return self._score_head(X, y, sample_weight)
 
-    def _score_of_head(
+    def _score_head(
         self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None
     ) -> float:
-        """Return the score of an AdaptedEncoder, whose y are labels or values of the head."""
-        return self.score(X, y, sample_weight)
+        if y is None:
+            raise ValueError("y=None, but the score of a head requires y: pass labels or values")
+        return self._head().score(self._read_by_head(X), y, sample_weight=sample_weight)
 
-    def _head_input(self, X: ArrayLike) -> Floats:
-        """Return the rows that the head reads."""
-        return self._adapted(X)
+    @property
+    def head_map_(self) -> Map:
+        """The map from embeddings to what the head reads: `map_` in most adapters."""
+        return self.map_
 
-    def _adapted(self, X: ArrayLike) -> Floats:
-        return map_rows(self.map_, self._check_rows(X))
+    def _read_by_head(self, X: ArrayLike) -> Floats:
+        rows = self._check_rows(X)  # before head_map_, which an unfitted adapter lacks
+        return map_rows(self.head_map_, rows)
 
     def _check_rows(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self)
@@ -334,7 +336,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return self._fit_head(X, y, sample_weight, groups)
         head = LinearHead.from_estimator(self.head)
         head._check_width(X.shape[1])
-        return head._for_labels(y, self._needs_y())
+        return head
 
     def _fit_head(
         self,
@@ -357,21 +359,20 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> None:
         """Set ``head`` to the head of a checkpoint if it is usable, unless ``head`` was chosen."""
         own, default = self.head, signature(type(self)).parameters["head"].default
-        chosen = y is None if own is None else not (isinstance(own, str) and own == default)
+        labels = None if self._needs_teacher else y
+        chosen = not (isinstance(own, str) and own == default)
+        if own is None:
+            chosen = labels is None and not self._needs_teacher
         head = None if chosen else read_head()
         if head is None:
             return
         self.set_params(head=head)  # needed to know whether y is
-        if y is not None and (self._needs_y() or not head.multi_label_):
-            self.set_params(head=head_for(head, y, "checkpoint's head", self._needs_y()))
+        if labels is not None and (self._needs_y() or not head.multi_label_):
+            self.set_params(head=head_for(head, labels, "checkpoint's head"))
 
     def _refits_head(self) -> bool:
         """Whether ``head_`` is fitted to the adapted embeddings."""
         return False
-
-    def _check_head_width(self, head: LinearHead) -> None:
-        """Raise ValueError unless the head can read what this fitted adapter gives it."""
-        head._check_width(self.map_.n_features_out)
 
     def _set_fitted(self, map_: Map, head: LinearHead | None) -> Self:
         self.map_, self.head_ = map_, head

@@ -58,9 +58,8 @@ def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tupl
     return y, False
 
 
-def head_for(head: LinearHead, y: Any, name: str, strict: bool = True) -> Any:
+def head_for(head: LinearHead, y: Any, name: str) -> Any:
     """Return a head, or the name of a new one, with a warning, if y does not fit it."""
-    head = head._for_labels(y, strict)
     if not (unknown := head._unknown_labels(y)):
         return head
     new = "ridge" if head.classes_ is None and not isinstance(unknown[0], str) else "logistic"

@@ -14,10 +14,21 @@ from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points
 
 # Parameters that act in mini-batches only.
-_OF_BATCHES = """
-    balance smoothing head_training coordinates lr lr_schedule batch_size max_epochs weight_decay
-    validation_fraction patience scoring bias_corrected
-""".split()
+_OF_BATCHES = [
+    "balance",
+    "smoothing",
+    "head_training",
+    "coordinates",
+    "lr",
+    "lr_schedule",
+    "batch_size",
+    "max_epochs",
+    "weight_decay",
+    "validation_fraction",
+    "patience",
+    "scoring",
+    "bias_corrected",
+]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

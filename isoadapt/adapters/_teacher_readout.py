@@ -1,6 +1,6 @@
 """Ridge regression from features of a classifier's pass to the vectors of another encoder."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from math import sqrt
 from numbers import Real
@@ -30,7 +30,7 @@ from isoadapt.adapters._cross_moments import (
     new_folds,
 )
 from isoadapt.adapters._linalg import descending_eigh, row_space
-from isoadapt.adapters._maps import Affine, Floats, map_rows
+from isoadapt.adapters._maps import Affine, FirstColumns, Floats, map_rows
 from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
@@ -84,6 +84,8 @@ class TeacherReadout(BaseAdapter):
     ----------
     map_ : Affine
         The fitted map.
+    head_map_ : FirstColumns
+        The map from X to the head's input: its first columns, and all of them without a head.
     readout_ : Affine
         The map from X to T̂; with ``space="teacher"`` it is `map_`.
     head_ : LinearHead or None
@@ -127,6 +129,8 @@ class TeacherReadout(BaseAdapter):
         "ridge": [Interval(Real, _SMALLEST, None, closed="left"), StrOptions({"auto"})],
         "head_share": [Interval(Real, 0, 1, closed="neither")],
     }
+
+    _needs_teacher: ClassVar[bool] = True
 
     head: Any = None
     _: KW_ONLY
@@ -244,23 +248,10 @@ class TeacherReadout(BaseAdapter):
             r2_score(true, predicted, sample_weight=sample_weight, multioutput="variance_weighted")
         )
 
-    def _score_of_head(
-        self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None
-    ) -> float:
-        if self.head is None:
-            return self.score(X, y, sample_weight)
-        if y is None:
-            raise ValueError(
-                "y=None, but the score is that of the head: pass labels or values. R² of the "
-                "teacher's vectors on held-out rows of the fit is r2_ of the TeacherReadout"
-            )
-        return self._head().score(self._head_input(X), y, sample_weight=sample_weight)
-
-    def _take_checkpoint_head(
-        self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
-    ) -> None:
-        if self.head is None:
-            self.head = read_head()
+    @property
+    def head_map_(self) -> FirstColumns:
+        """The map from embeddings to what the head reads: the first columns."""
+        return FirstColumns((self.head_ or self).n_features_in_)
 
     def _add_chunk(
         self, folds: Folds, first: bool, X: Any, y: Any, sample_weight: Any, groups: Any
@@ -292,8 +283,11 @@ class TeacherReadout(BaseAdapter):
     def _find_head(self) -> LinearHead | None:
         """Return the head, or raise ValueError if it does not fit the columns or the space."""
         head = None if self.head is None else LinearHead.from_estimator(self.head)
-        if head is not None:
-            self._check_head_width(head)
+        if head is not None and head.n_features_in_ > self.n_features_in_:
+            raise ValueError(
+                f"X has {self.n_features_in_} features, but the head expects "
+                f"{head.n_features_in_}: the head's input must be the first columns of X"
+            )
         if self.space == "head" and (head is None or not row_space(head.coef_)[1].size):
             why = "leaves no direction free, because it has full rank"
             raise ValueError(
@@ -343,17 +337,6 @@ class TeacherReadout(BaseAdapter):
         matrix = into @ readout.matrix
         matrix[:, :d] += basis @ basis.T
         return Affine(matrix, into @ readout.offset)
-
-    def _head_input(self, X: ArrayLike) -> Floats:
-        rows = self._check_rows(X)
-        return rows[:, : self._head().n_features_in_].astype(np.float64)
-
-    def _check_head_width(self, head: LinearHead) -> None:
-        if head.n_features_in_ > self.n_features_in_:
-            raise ValueError(
-                f"X has {self.n_features_in_} features, but the head expects "
-                f"{head.n_features_in_}: the head's input must be the first columns of X"
-            )
 
     def _maps_back(self) -> bool:
         return False

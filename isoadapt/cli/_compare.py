@@ -114,7 +114,7 @@ def _compare(
     others = {"similarity (--pairs)": rows.pairs, "outliers (--foreign)": rows.foreign}
     left = [*(use for use, table in others.items() if table is None), "search (in Python only)"]
     options.console.say(f"Uses that are not judged: {', '.join(left)}")
-    own = encoder_head(encoder)
+    own = encoder_head(encoder, y)
     new = "ridge" if y.dtype.kind == "f" else "logistic"
     head = head_for(own, y, "checkpoint's head") if own else new
     options.console.say("Fitting and judging the adapters ...")

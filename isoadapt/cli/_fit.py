@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from isoadapt import LogitPreservingWhitening, TeacherReadout, TransformerEncoder
+from isoadapt import LogitPreservingWhitening, TransformerEncoder
 from isoadapt._utils.files import ADAPTER, check_output_folder
 from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.adapters._base import BaseAdapter
@@ -56,7 +56,8 @@ def fit(
         check_several_rows(X, source.path)
         if source.model is not None and not sets_head:
             encoder = TransformerEncoder(source.model, pooling=source.pooling)
-            adapter._take_checkpoint_head(lambda: encoder_head(encoder), y)
+            labels = None if adapter._needs_teacher else y
+            adapter._take_checkpoint_head(lambda: encoder_head(encoder, labels), labels)
     if source.separately and y is None and adapter._needs_y():
         raise WrongUsage(
             f"{type(adapter).__name__} needs labels, but with --separately the labels are those of "
@@ -143,7 +144,7 @@ def _judge(
     adapter: BaseAdapter, X: Any, y: NDArray[Any] | None
 ) -> tuple[str, dict[str, dict[str, float]]]:
     """Return the kind of rows that are judged, and their mean figures before and after."""
-    if isinstance(adapter, TeacherReadout):
+    if adapter._needs_teacher:
         return _FOLDS, {"before": {}, "after": {"r2": adapter.r2_}}
     every = np.ones(len(X), dtype=bool)
     kind, trials = _FITTED, [(adapter, every, every)]
@@ -191,7 +192,7 @@ def _figures(
 
 def _result(adapter: BaseAdapter) -> str:
     """Say what the vectors of a TeacherReadout are, and nothing of other adapters."""
-    if not isinstance(adapter, TeacherReadout):
+    if not adapter._needs_teacher:
         return ""
     use = "comparable with the teacher's"
     if adapter.space == "head":

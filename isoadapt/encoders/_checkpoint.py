@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from isoadapt.encoders._backbone import Backbone, eval_copy
@@ -34,6 +35,7 @@ def load_checkpoint(
     revision: str | None = None,
     trust_remote_code: bool = False,
     verbose: int = 0,
+    y: "ArrayLike | None" = None,
 ) -> tuple[TransformerEncoder, LinearHead]:
     """Split a fine-tuned model for sequence classification into encoder and head.
 
@@ -65,6 +67,8 @@ def load_checkpoint(
         Whether code that comes with the checkpoint may be executed.
     verbose : int, default=0
         If greater than 0, the encoder shows a progress bar.
+    y : array-like of shape (n_samples,), default=None
+        Labels that the head will be used with, see Notes.
 
     Returns
     -------
@@ -89,11 +93,10 @@ def load_checkpoint(
     Notes
     -----
     Labels are integer ids, as in the fine-tuning data, unless
-    :func:`isoadapt.finetune.finetune_text_classifier` was given names. The head also knows the
-    names in ``id2label``, spelled as there: an adapter that is fitted to ids predicts ids, one that
-    is fitted to names predicts names, and ``score`` accepts both. A head sorts its rows by label.
-    If names are not sorted, the outputs of their head are the model's logits in the order of
-    ``classes_``.
+    :func:`isoadapt.finetune.finetune_text_classifier` was given names. If `y` holds names in
+    ``id2label``, spelled as there, the classes are these names; if it holds ids, they are the ids.
+    A head sorts its rows by label. If names are not sorted, the outputs of their head are the
+    model's logits in the order of ``classes_``.
 
     Examples
     --------
@@ -113,7 +116,7 @@ def load_checkpoint(
         trust_remote_code=trust_remote_code,
         verbose=verbose,
     )
-    head = encoder_head(encoder)
+    head = encoder_head(encoder, y)
     if head is None:
         raise ValueError(
             f"pooling={pooling!r} does not begin with the input of a classifier head of "
@@ -122,8 +125,11 @@ def load_checkpoint(
     return encoder, head
 
 
-def read_head(encoder: TransformerEncoder) -> LinearHead:
-    """Return the head of an encoder's classifier in float64, whatever the encoder's pooling."""
+def read_head(encoder: TransformerEncoder, y: ArrayLike | None = None) -> LinearHead:
+    """Return the head of an encoder's classifier in float64, whatever the encoder's pooling.
+
+    Its classes are ids or the names in ``id2label``: those that `y` holds, if it holds either.
+    """
     encoder._validate_params()
     backbone = encoder._backbone()
     head, config = backbone.head, backbone.model.config
@@ -152,9 +158,15 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
     own = LinearHead(coef, intercept, np.arange(len(coef)))
     if names is None or len(names) < len(coef):
         return own
-    own._other_labels = np.array(names)
-    # A checkpoint that isoadapt fine-tuned on names predicts these.
-    return own._for_labels(names) if getattr(config, "isoadapt_label_names", False) else own
+    other = LinearHead(coef, intercept, names)
+    if getattr(config, "isoadapt_label_names", False):  # isoadapt fine-tuned it on names
+        own, other = other, own
+    if y is None:
+        return own
+    try:
+        return other if own._unknown_labels(y) and not other._unknown_labels(y) else own
+    except (TypeError, ValueError):  # y does not hold labels, and an adapter may ignore it
+        return own
 
 
 def applies_sigmoid(backbone: Backbone) -> bool:
@@ -190,11 +202,11 @@ def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
         )
 
 
-def encoder_head(encoder: TransformerEncoder) -> LinearHead | None:
-    """Return the head that reads the first columns of an encoder's vectors, or None."""
+def encoder_head(encoder: TransformerEncoder, y: ArrayLike | None = None) -> LinearHead | None:
+    """Return the head, as `read_head`, that reads the first columns of an encoder's vectors."""
     encoder._validate_params()
     reads_head = encoder._pooling(encoder._backbone()).begins_with_head_input
-    return read_head(encoder) if reads_head else None
+    return read_head(encoder, y) if reads_head else None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from isoadapt.adapters import TeacherReadout
 from isoadapt.encoders._identity import VectorSource, recorded_pooling
 from isoadapt.heads import LinearHead
 from isoadapt.interop._differences import Check
@@ -190,8 +189,8 @@ def _closing(parts: Parts, check: Check, loaders: str, package: str) -> Iterator
         f"{check.n_texts} texts were compared with encoder and adapter in isoadapt. "
         f"{check.sentence()} `isoadapt check` repeats this."
     )
-    taught = isinstance(parts.first(), TeacherReadout)
-    yield _EXPECTATION.format("the teacher" if taught else "the encoder before fine-tuning")
+    before = "the teacher" if parts.first()._needs_teacher else "the encoder before fine-tuning"
+    yield _EXPECTATION.format(before)
     yield "## Versions\n\n" + versions(package, "transformers")
 
 

@@ -13,7 +13,7 @@ import torch
 
 from isoadapt._utils.files import CHECKPOINT, TOKENIZER_FILES, atomic_folder, check_output_folder
 from isoadapt._utils.messages import warn
-from isoadapt.adapters import Affine, TeacherReadout
+from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
@@ -224,7 +224,7 @@ def check_vectors(vectors: VectorSource, name: str, backbone: Backbone, kind: st
 
 def _refuse_readouts(parts: Parts) -> None:
     for _, adapter in parts.adapters:
-        if isinstance(adapter, TeacherReadout):
+        if adapter.head_map_ is not adapter.map_:
             raise ValueError(
                 f"adapter={adapter!r} predicts from the head's own input, not from its vectors, so "
                 "there is nothing to merge into the head: use to_sentence_transformer for poolings "
@@ -285,11 +285,12 @@ def check_width(map_: Affine, head: LinearHead) -> None:
 
 def read_by_head(parts: Parts, map_: Affine) -> Affine:
     """Return the map from the encoder's vectors to what the last head reads."""
-    if parts.head is not None or not isinstance(parts.adapters[-1][1], TeacherReadout):
+    *before, last = (step for _, step in parts.adapters)
+    if parts.head is not None or last.head_map_ is last.map_:
         return map_
     width = map_.matrix.shape[1]
-    before = [affine(step) for _, step in parts.adapters[:-1]]
-    return compose([Affine(np.eye(width), np.zeros(width)), *before])
+    first = compose([Affine(np.eye(width), np.zeros(width)), *map(affine, before)])
+    return cast(Any, last.head_map_).after(first)
 
 
 def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:

@@ -283,7 +283,7 @@ def _check_head(adapter: BaseAdapter) -> None:
     head = adapter.head_
     if head is None:
         return
-    adapter._check_head_width(head)
+    head._check_width(adapter.head_map_(np.zeros((1, adapter.n_features_in_))).shape[1])
     kind = adapter._head_kind()
     if kind is not None and (kind == "classifier") != (head.classes_ is not None):
         raise ValueError(

@@ -238,7 +238,7 @@ def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
     given, backbone = parts.last_head(), encoder._backbone()
     if given is None or not encoder._pooling(backbone).is_head_input:
         return False
-    own = read_head(encoder)._for_labels(given.classes_)
+    own = read_head(encoder, given.classes_)
     return given.coef_.shape == own.coef_.shape and bool(np.allclose(given.coef_, own.coef_))
 
 

@@ -18,7 +18,6 @@ from sklearn.utils.parallel import Parallel, delayed
 from tqdm import tqdm
 
 from isoadapt._utils.messages import warn
-from isoadapt.heads import LinearHead
 from isoadapt.model_selection._compare._comparison import Comparison
 from isoadapt.model_selection._compare._data import make_data, make_plan
 from isoadapt.model_selection._compare._measure import Data, Outcome, Outcomes, Split, measure
@@ -206,8 +205,6 @@ def compare_adapters(
     widths = None
     if teacher is not None:
         given, widths = with_teacher(given, teacher, encoder, head)
-    if isinstance(head, LinearHead):
-        head = head._for_labels(y)
     data, n_fit = make_data(
         y=y,
         y_test=y_test,

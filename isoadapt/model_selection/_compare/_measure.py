@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_score
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt import TeacherReadout, metrics
+from isoadapt import metrics
 from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import reason
 from isoadapt.geometry._neighbours import angles, nearest_neighbours
@@ -182,10 +182,7 @@ def _task_figures(
     figures = {"matthews": float(matthews_corrcoef(np.ravel(y), np.ravel(predictions)))}
     head = getattr(estimator, "head_", None)
     if head is not None:
-        reads_columns = isinstance(estimator, TeacherReadout)
-        probabilities = head.predict_proba(
-            X[:, : head.n_features_in_] if reads_columns else transformed(estimator, X)
-        )
+        probabilities = estimator.predict_proba(X)
         several = head.multi_label_
         labels, rows = (np.ravel(y), np.ravel(probabilities)) if several else (y, probabilities)
         classes = [0, 1] if several else head.classes_

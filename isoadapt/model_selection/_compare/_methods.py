@@ -56,6 +56,10 @@ class WithHead(BaseEstimator):
         """Predict by the head on the transformed embeddings."""
         return self.head_.predict(self.transform(X))
 
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Predict probabilities by the head on the transformed embeddings."""
+        return self.head_.predict_proba(self.transform(X))
+
 
 @dataclass(frozen=True)
 class Method:
@@ -80,7 +84,7 @@ def make_methods(adapters: Any, head: Any, task: str, teacher: bool = False) -> 
         found.append(Method(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))
     chosen: list[Method] = []
     for name, template in _choose(adapters, head, teacher).items():
-        if (taught := isinstance(template, TeacherReadout)) and not teacher:
+        if (taught := getattr(template, "_needs_teacher", False)) and not teacher:
             raise ValueError(f"adapters: {name!r} is fitted to a teacher's vectors: pass teacher=")
         estimator = _with_head(template, head, task)
         needed = _control(estimator, name, found)

@@ -146,7 +146,7 @@ class EncoderOfAdapted(LeadingEncoder):
 
         def read_head() -> LinearHead | None:
             if key not in self.heads:
-                self.heads[key] = encoder_head(model._encoder())
+                self.heads[key] = encoder_head(model._encoder(), y)
             return self.heads[key]
 
         with warnings.catch_warnings(record=True) as caught:
