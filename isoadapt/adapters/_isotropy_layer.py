@@ -13,22 +13,8 @@ from isoadapt.adapters._penalised import IsoScorePenalty, PenalisedAdapter
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points
 
-# Parameters that act in mini-batches only.
-_OF_BATCHES = [
-    "balance",
-    "smoothing",
-    "head_training",
-    "coordinates",
-    "lr",
-    "lr_schedule",
-    "batch_size",
-    "max_epochs",
-    "weight_decay",
-    "validation_fraction",
-    "patience",
-    "scoring",
-    "bias_corrected",
-]
+# Parameters that act with solver="exact"; the others must keep their defaults.
+_EXACT = {"head", "ridge", "alpha", "solver", "device", "random_state", "verbose"}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -202,12 +188,11 @@ class IsotropyLayer(PenalisedAdapter):
     def _check_combination(self) -> None:
         super()._check_combination()
         if self.solver == "exact":
-            for name in _OF_BATCHES:
-                default = getattr(IsotropyLayer, name)
-                if getattr(self, name) != default:
+            for name, value in self.get_params(deep=False).items():
+                if name not in _EXACT and value != getattr(IsotropyLayer, name):
                     raise ValueError(
-                        f"{name}={getattr(self, name)!r} has no effect with solver='exact': leave "
-                        f"it at {default!r}, or use solver='minibatch'"
+                        f"{name}={value!r} has no effect with solver='exact': leave it at "
+                        f"{getattr(IsotropyLayer, name)!r}, or use solver='minibatch'"
                     )
 
     def _fit(self, problem: Problem) -> Self:

@@ -5,6 +5,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from isoadapt.adapters._training._loop import AdapterNet
+from isoadapt.adapters._training._problem import Penalty
 from joblib import parallel_config
 from scipy.special import logsumexp
 from sklearn import config_context
@@ -27,8 +29,6 @@ from isoadapt import (
     Whitening,
 )
 from isoadapt.adapters._together import fit_together, prepare
-from isoadapt.adapters._training._loop import AdapterNet
-from isoadapt.adapters._training._problem import Penalty
 from isoadapt.model_selection import AdapterSearchCV, make_isotropy_scorer
 from isoadapt.model_selection._search import _evaluation
 from tests.model_selection.searches import agree, assert_same_results, count_members

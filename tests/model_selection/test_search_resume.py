@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from isoadapt.adapters._training._loop import AdapterNet
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 
 from isoadapt import IStarAdapter, LinearHead, Whitening
 from isoadapt.adapters import _together
-from isoadapt.adapters._training._loop import AdapterNet
 from isoadapt.model_selection import AdapterSearchCV
 from tests.model_selection.searches import count_members
 

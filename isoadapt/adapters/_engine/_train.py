@@ -59,9 +59,19 @@ def train(tasks: Sequence[Task], tick: Callable[[int], Any] = lambda n: None) ->
         sizes.setdefault(size, []).append(number)
     results: dict[int, Result] = {}
     for numbers in sizes.values():
-        found = _train_equal([tasks[number] for number in numbers], tick)
+        found = _train_or_fail([tasks[number] for number in numbers], tick)
         results |= dict(zip(numbers, found, strict=True))
     return [results[number] for number in range(len(tasks))]
+
+
+def _train_or_fail(tasks: Sequence[Task], tick: Callable[[int], Any]) -> list[Result]:
+    """Train tasks with equal numbers of rows; each alone if a decomposition of one fails."""
+    try:
+        return _train_equal(tasks, tick)
+    except torch.linalg.LinAlgError:
+        if len(tasks) > 1:
+            return [result for task in tasks for result in _train_or_fail([task], tick)]
+        return [Result(EpochChoice(), tasks[0].ridge, error=diverged(tasks[0].rates.lr))]
 
 
 def _train_equal(tasks: Sequence[Task], tick: Callable[[int], Any]) -> list[Result]:
