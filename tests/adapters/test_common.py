@@ -30,6 +30,7 @@ from isoadapt import (
     TopologicalEntropyAdapter,
     Whitening,
 )
+from isoadapt.adapters._registry import ADAPTERS as REGISTERED
 
 # With few epochs and few rows the scores still rise at the end, or fall.
 pytestmark = [
@@ -79,6 +80,7 @@ ADAPTERS = [
     ClusterIsotropy(n_clusters=2, head="ridge"),
     TeacherReadout(ridge=0.1),
 ]
+ADAPTERS += [cls() for cls in REGISTERED.values() if cls not in set(map(type, ADAPTERS))]
 
 
 def changed(adapter, **changes):
