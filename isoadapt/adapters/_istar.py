@@ -249,10 +249,6 @@ class _ExactShrinkage(_Shrinkage):
         self._n_steps = 0  # in this epoch
         self._squared_norm: SquaredNorm | None = None  # the last exact one of each member
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what each epoch computes again: a training is saved between two epochs."""
-        return {**vars(self), "_squared_norm": None}
-
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
         members = (self, *others)
         root = _joined([member.inputs_root for member in members])

@@ -7,18 +7,15 @@ A search asks and does four things, in this order.
 2. :func:`limits`: the number of fits, and of folds, that memory admits at once.
 3. :func:`prepare`: checks the rows of a fold, splits them and fits the head. Adapters with the same
    rows and random state share the result.
-4. :func:`fit_together`: trains adapters, sets their fitted attributes, and returns their errors. A
-   :class:`Checkpoint` lets it go on after an interrupt.
+4. :func:`fit_together`: trains adapters, sets their fitted attributes, and returns their errors.
 """
 
 from __future__ import annotations
 
 import pickle
-import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from numbers import Number
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import joblib
@@ -30,13 +27,7 @@ from sklearn.utils.validation import check_array
 
 from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
-from isoadapt._utils.files import atomic_path
-from isoadapt.adapters._training._fit import (
-    TrainingInterrupted,
-    fit_members,
-    make_member,
-    prepare_problem,
-)
+from isoadapt.adapters._training._fit import fit_members, make_member, prepare_problem
 from isoadapt.adapters._training._problem import Problem
 
 if TYPE_CHECKING:
@@ -47,8 +38,6 @@ _CACHED_BYTES = 48 * 2**20  # larger weights, gradients and Adam moments slow a 
 _TENSORS = 12  # number of tensors of the size of the weights, including the kept epoch
 _ROW_TENSORS = 6  # number of tensors of the size of a batch plus the validation rows
 _INDEX_BYTES = 24  # per row, for its number in the shuffled order of an epoch
-SECONDS = 5.0  # least time between two saved states
-_LEAST_RATIO = 50  # of the time between two saved states to the time of saving one
 
 
 def comparable(value: Any) -> Any:
@@ -107,34 +96,25 @@ def fit_together(
     adapters: Sequence[PenalisedAdapter],
     problems: Sequence[Problem],
     on_finished: Callable[[int], Any],
-    checkpoint: Checkpoint | None = None,
-) -> list[BaseException | None]:
+) -> list[ValueError | None]:
     """Fit adapters of one batch key, each to what was prepared for it, and return their errors.
 
     Fits with equal numbers of rows are trained at once. `on_finished` is called with the number of
-    fits that have ended. After an interrupt, the error of every fit that is not complete is the
-    KeyboardInterrupt. UnequalPenaltiesError is raised if one penalty does not serve all adapters.
+    fits that have ended. UnequalPenaltiesError: one penalty does not serve all adapters.
     """
-    errors: list[BaseException | None] = [None] * len(adapters)
+    errors: list[ValueError | None] = [None] * len(adapters)
     for adapter, problem in zip(adapters, problems, strict=True):
         adapter._validate_params()
         adapter._check_combination()
         for name, value in problem.features.items():
             setattr(adapter, name, value)
-    stop: TrainingInterrupted | None = None
-    for number, places in enumerate(_of_equal_size(problems)):
-        outcomes: Sequence[Any] = [None] * len(places)
-        if stop is None:
-            stage = None if checkpoint is None else checkpoint.stage(number)
-            with one_blas_thread_if_small(problems[places[0]].X):
-                members = [make_member(adapters[k], problems[k]) for k in places]
-                try:
-                    outcomes = fit_members(members, on_finished, stage)
-                except TrainingInterrupted as raised:
-                    stop, outcomes = raised, raised.outcomes
+    for places in _of_equal_size(problems):
+        with one_blas_thread_if_small(problems[places[0]].X):
+            members = [make_member(adapters[k], problems[k]) for k in places]
+            outcomes = fit_members(members, on_finished)
         for k, outcome in zip(places, outcomes, strict=True):
-            errors[k] = stop if outcome is None else outcome.error
-            if errors[k] is None:
+            errors[k] = outcome.error
+            if outcome.error is None:
                 adapters[k]._set_outcome(outcome)
     return errors
 
@@ -150,64 +130,3 @@ def _of_equal_size(problems: Sequence[Problem]) -> list[list[int]]:
 
 def _checked(X: Any) -> NDArray[np.floating]:
     return check_array(as_matrix(X), dtype=[np.float64, np.float32], order="C")
-
-
-class Checkpoint:
-    """A file with the state of a training; of its `fixed` objects, only the names are saved."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self.saved, self.wait = file, time.perf_counter(), SECONDS
-
-    def stage(self, number: int) -> Checkpoint:
-        """Return the checkpoint of one of several trainings that follow each other."""
-        return Checkpoint(self.file.with_name(f"{self.file.stem}-{number}{self.file.suffix}"))
-
-    def remove(self) -> None:
-        """Remove the files of all stages, and those that a killed process left unfinished."""
-        for start in ("", "."):
-            for file in self.file.parent.glob(f"{start}{self.file.stem}-*{self.file.suffix}"):
-                file.unlink(missing_ok=True)
-
-    def load(self, fixed: Mapping[str, Any]) -> Any:
-        """Return the saved state; None if there is none, or if the file is damaged."""
-        try:
-            with self.file.open("rb") as stream:
-                return _Unpickler(stream, fixed).load()
-        except Exception:  # a missing file, or a damaged pickle, which can raise anything
-            return None
-
-    def offer(self, state: Any, fixed: Mapping[str, Any]) -> None:
-        """Save a state if the last one is old enough; a state that cannot be pickled is skipped."""
-        started = time.perf_counter()
-        if started - self.saved < self.wait:
-            return
-        try:
-            with atomic_path(self.file) as temporary, temporary.open("wb") as stream:
-                _Pickler(stream, fixed).dump(state)
-        except (pickle.PicklingError, AttributeError, TypeError):  # such as a lambda as penalty
-            self.wait = float("inf")
-            return
-        self.saved = time.perf_counter()
-        self.wait = max(SECONDS, _LEAST_RATIO * (self.saved - started))
-
-
-class _Pickler(pickle.Pickler):
-    """Pickler that stores the fixed objects by name."""
-
-    def __init__(self, stream: Any, fixed: Mapping[str, Any]) -> None:
-        super().__init__(stream, protocol=5)
-        self.names = {id(value): name for name, value in fixed.items() if value is not None}
-
-    def persistent_id(self, value: Any) -> str | None:
-        return self.names.get(id(value))
-
-
-class _Unpickler(pickle.Unpickler):
-    """Unpickler that puts the fixed objects in the places of their names."""
-
-    def __init__(self, stream: Any, fixed: Mapping[str, Any]) -> None:
-        super().__init__(stream)
-        self.fixed = fixed
-
-    def persistent_load(self, name: str) -> Any:
-        return self.fixed[name]

@@ -55,19 +55,6 @@ from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
     from isoadapt.adapters._penalised import PenalisedAdapter
-    from isoadapt.adapters._together import Checkpoint
-
-
-class TrainingInterrupted(KeyboardInterrupt):
-    """A training was interrupted; `outcomes` has None for each member that was not complete."""
-
-    def __init__(self, outcomes: Sequence[Outcome | None], *reason: Any) -> None:
-        super().__init__(*reason)
-        self.outcomes = list(outcomes)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle with the outcomes, since an exception is rebuilt from its `args` alone."""
-        return type(self), (self.outcomes, *self.args)
 
 
 # --- rows, split, head and coordinates -----------------------------------------------------------
@@ -158,33 +145,18 @@ def make_member(
     )
 
 
-def fit_members(
-    members: Sequence[Member], tick: Callable[[int], Any], checkpoint: "Checkpoint | None" = None
-) -> list[Outcome]:
+def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
     """Train members; those that need a second fit are then trained on all rows for as many epochs.
 
     After each epoch of the first training, `tick` is called with the number of members that
-    stopped. If `checkpoint` has a saved state of the same training, the training goes on from it.
-    An interrupt raises TrainingInterrupted with the outcomes of the members that are complete.
+    stopped.
     """
-    first: dict[int, Outcome] = {}
-    second: dict[int, Outcome] = {}
-    numbered = dict(enumerate(members))
-    stages = [None if checkpoint is None else checkpoint.stage(number) for number in (1, 2)]
-    stop = None
-    try:
-        train_members(numbered, first, tick, stages[0])
-        train_members(_second_fits(numbered, first), second, lambda _: None, stages[1])
-    except KeyboardInterrupt as interrupt:
-        stop = interrupt
-    found: list[Any] = [first.get(number) for number in numbered]
-    for number, outcome in enumerate(found):
-        if outcome is not None and _needs_second_fit(members[number], outcome):
-            again = second.get(number)
-            found[number] = None if again is None else replace(again, run=outcome.run)
-    if stop is not None:
-        raise TrainingInterrupted(found, *stop.args) from stop
-    return found
+    outcomes = train_members(members, tick)
+    twice = [k for k, outcome in enumerate(outcomes) if _needs_second_fit(members[k], outcome)]
+    again = _second_fits([members[k] for k in twice], [outcomes[k] for k in twice])
+    for k, outcome in zip(twice, train_members(again, lambda _: None), strict=True):
+        outcomes[k] = replace(outcome, run=outcomes[k].run)
+    return outcomes
 
 
 def _needs_second_fit(member: Member, outcome: Outcome) -> bool:
@@ -193,61 +165,42 @@ def _needs_second_fit(member: Member, outcome: Outcome) -> bool:
     return held_out and member.adapter._fits_twice(problem.X)
 
 
-def _second_fits(
-    members: Mapping[int, Member], outcomes: Mapping[int, Outcome]
-) -> dict[int, Member]:
+def _second_fits(members: Sequence[Member], outcomes: Sequence[Outcome]) -> list[Member]:
     """Return the members' second fits, on all rows, for as many epochs as the first one kept."""
     problems: dict[int, Problem] = {}  # one for all members with the same rows and split
-    found = {}
-    for number, member in members.items():
-        if _needs_second_fit(member, outcomes[number]):
-            problem, adapter, key = member.problem, member.adapter, id(member.problem)
-            if key not in problems:
-                sample = Sample(problem.X, problem.y, problem.groups, problem.weights, problem.kept)
-                rows = np.arange(len(problem.X))
-                problems[key] = _make_problem(
-                    adapter, sample, rows, None, problem.seed, problem.rng, problem.weighted
-                )
-            n_epochs = outcomes[number].run.best_epoch
-            found[number] = make_member(adapter, problems[key], n_epochs)
+    found = []
+    for member, outcome in zip(members, outcomes, strict=True):
+        problem, adapter, key = member.problem, member.adapter, id(member.problem)
+        if key not in problems:
+            sample = Sample(problem.X, problem.y, problem.groups, problem.weights, problem.kept)
+            rows = np.arange(len(problem.X))
+            problems[key] = _make_problem(
+                adapter, sample, rows, None, problem.seed, problem.rng, problem.weighted
+            )
+        found.append(make_member(adapter, problems[key], outcome.run.best_epoch))
     return found
 
 
 # --- one training of all members -----------------------------------------------------------------
 
 
-def train_members(
-    members: Mapping[int, Member],
-    outcomes: dict[int, Outcome],
-    tick: Callable[[int], Any],
-    checkpoint: "Checkpoint | None" = None,
-) -> None:
-    """Train members, by number, in one network, and add their outcomes when they stop."""
+def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
+    """Train members in one network, and return their outcomes."""
     if not members:
-        return
+        return []
     # Adjacent members with equal rates are stepped together.
-    order = sorted(members, key=lambda number: members[number].rates)
-    group = [members[number] for number in order]
-    fixed: dict[str, Any] = {}
-    for place, member in enumerate(group):
-        fixed |= {f"problem {place}": member.problem, f"score {place}": member.score}
+    order = sorted(range(len(members)), key=lambda k: members[k].rates)
+    group = [members[k] for k in order]
     device = resolve_device(group[0].adapter.device)
-    rows, offsets = _gather_rows([member.problem for member in group], device)
-    fixed["rows"] = rows
-    saved = None if checkpoint is None else checkpoint.load(fixed)
-    training = _make_training(group, rows, offsets) if saved is None else saved
-    outcomes |= {order[place]: outcome for place, outcome in training.outcomes.items()}
+    training = _make_training(group, *_gather_rows([member.problem for member in group], device))
+    outcomes: dict[int, Outcome] = {}
 
     def finish(member: int, place: int) -> None:
         run, module = training.runs[member], training.net.module_
-        outcome = _outcome(group[member], run, module, place)
-        training.outcomes[member] = outcomes[order[member]] = outcome
+        outcomes[order[member]] = _outcome(group[member], run, module, place)
 
-    def save() -> None:
-        if checkpoint is not None:
-            checkpoint.offer(training, fixed)
-
-    run_epochs(training, group[0].adapter.max_epochs, tick=tick, finish=finish, save=save)
+    run_epochs(training, group[0].adapter.max_epochs, tick=tick, finish=finish)
+    return [outcomes[k] for k in range(len(members))]
 
 
 def _gather_rows(problems: Sequence[Problem], device: torch.device) -> tuple[Rows, dict[int, int]]:
@@ -355,21 +308,17 @@ def run_epochs(
     *,
     tick: Callable[[int], Any],
     finish: Callable[[int, int], Any] = lambda member, place: None,
-    save: Callable[[], Any] = lambda: None,
 ) -> None:
     """Run at most `max_epochs` epochs; members that have stopped are removed from the network.
 
     `tick` is called after each epoch with the number of members that stopped; `finish` is called
     for each of these with its number and its present place in the network, which then holds the
-    weights of its kept epoch; `save` is called between two epochs.
+    weights of its kept epoch.
     """
     net, runs = training.net, training.runs
-    if training.epoch == 0:
-        training.start()
-    else:
-        tick(len(runs) - len(training.active))
+    training.start()
     with ExitStack() as threads:
-        for number in range(training.epoch + 1, max_epochs + 1):
+        for number in range(1, max_epochs + 1):
             active = training.active
             threads.enter_context(net.step_threads(training.batches))
             started = time.perf_counter()
@@ -391,11 +340,9 @@ def run_epochs(
                     net.module_.load_member(place, state)
                 finish(active[place], place)
             training.remove(stopped)
-            training.epoch = number
             tick(len(stopped))
             if not training.active:
                 return
-            save()
 
 
 # --- the kept map --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from isoadapt.adapters._rows import Batches, Rows
 from isoadapt.adapters._training._epoch_choice import Run
 from isoadapt.adapters._training._networks import Adapted, HeadedNetwork
-from isoadapt.adapters._training._problem import Member, Outcome, Penalty
+from isoadapt.adapters._training._problem import Member, Penalty
 
 LARGE_STEP = 1e8
 """Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.
@@ -288,7 +288,7 @@ def one_thread() -> Iterator[None]:
 
 @dataclass
 class Training:
-    """A training between two epochs: after `epoch`, the members `active` are still trained."""
+    """A training between two epochs; the members `active` are still trained."""
 
     net: AdapterNet
     batches: Batches
@@ -296,8 +296,6 @@ class Training:
     validation: Tensor | None = None  # numbers of rows, (m,) or (K, m)
     counts_start: bool = True  # whether the initial weights are evaluated, as epoch 0
     active: list[int] = field(default_factory=list)
-    epoch: int = 0
-    outcomes: dict[int, Outcome] = field(default_factory=dict)  # of the members that have stopped
 
     def start(self) -> None:
         """Initialise the network, and evaluate its initial weights."""

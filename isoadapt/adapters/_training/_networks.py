@@ -220,10 +220,6 @@ class MemberAdamW(torch.optim.Optimizer):
         self.rates = list(rates)
         self.factor = 1.0  # multiplies all learning rates
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Add the rates, which the base class does not pickle."""
-        return {**super().__getstate__(), "rates": self.rates, "factor": self.factor}
-
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Take one step; the gradients exist already, so `closure` is not used."""

@@ -93,11 +93,11 @@ class AdapterSearchCV(GridSearchCV):
         memory of a GPU. On a CPU fewer members than fit in memory are trained together if that is
         faster.
     cache : str or path-like, default=None
-        Folder to keep the results of finished fits in, under names made from the content of the
-        data and the parameters, and every few seconds the state of the training that is under way.
-        A search that was stopped goes on from there, if the same call is made again with the same
-        number of processes. It requires integer random states of the adapter, of the other steps
-        and of a splitter that shuffles. The files are pickles: use only folders that you trust.
+        Folder to keep the results of finished blocks in, under names made from the content of the
+        data and the parameters. A search that was stopped goes on from there, if the same call is
+        made again with the same number of processes. It requires integer random states of the
+        adapter, of the other steps and of a splitter that shuffles. The files are pickles: use only
+        folders that you trust.
 
     Attributes
     ----------
@@ -115,19 +115,18 @@ class AdapterSearchCV(GridSearchCV):
     -----
     UserWarning
         If fits were done one at a time, or if the search was interrupted. After Ctrl-C the search
-        ends with the candidates that are complete, and the others have NaN scores.
+        ends with the candidates whose blocks are finished on every fold, and the others have NaN
+        scores.
 
     Notes
     -----
     Candidates that are trained together are completed together, in blocks. A block has all
     candidates on one or several folds or, if they do not fit in memory, a part of them on one fold.
-    Several processes share the candidates out. After Ctrl-C, candidates are kept whose training had
-    stopped on every fold; with several processes, only those of finished blocks. Without ``cache``,
-    the others are lost. With ``cache``, a training that was stopped inside a block goes on after
-    the last epoch that was saved. On the same machine, with the same ``n_jobs`` and number of
-    threads, the scores are then those of a search that was not interrupted, to the last bit; the
-    times are not. Warnings of fits that are read from the folder are not repeated, and fits that
-    fail or whose scores are not finite are done again.
+    Several processes share the candidates out. A block that is interrupted is lost; finished ones
+    are kept for later calls only with ``cache``. On the same machine, with the same ``n_jobs`` and
+    number of threads, the scores of a search that goes on from a folder are those of a search that
+    was not interrupted, to the last bit; the times are not. Warnings of fits that are read from the
+    folder are not repeated, and fits that fail or whose scores are not finite are done again.
 
     Examples
     --------
@@ -207,7 +206,7 @@ class AdapterSearchCV(GridSearchCV):
             compared before they are fitted.
         KeyboardInterrupt
             If the search is interrupted before the first candidate is complete, or while the best
-            one is fitted again. With ``cache``, the work until then is kept. The search itself is
+            one is fitted again. With ``cache``, finished blocks are kept. The search itself is
             left as it was before the call.
         """
         scorers, refit_metric = self._get_scorers()
@@ -361,7 +360,7 @@ def _stop_early(
     complete = [fits for fits in grid if all(fit in results for fit in fits)]
     resume = "" if cache is None else f"; the same call resumes from cache={str(cache)!r}"
     if not complete:
-        advice = resume or "; with cache='folder', the work until now would have been kept"
+        advice = resume or "; with cache='folder', finished blocks would have been kept"
         raise KeyboardInterrupt(
             f"the search was interrupted before a candidate was complete{advice}"
         )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection._validation import _fit_and_score, _score
@@ -22,7 +21,6 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._together import (
-    Checkpoint,
     comparable,
     fit_together,
     limits,
@@ -120,12 +118,9 @@ class Group:
         return limits(_adapter(self.first), self._rows(0)[0], self.max_memory, n_splits)
 
     def train(
-        self,
-        fits: Sequence[Fit],
-        on_finished: Callable[[int], Any],
-        checkpoint: Checkpoint | None,
-    ) -> tuple[list[Any], list[BaseException | None]]:
-        """Fitted estimators and, for each, None or the error, or interrupt, of its training."""
+        self, fits: Sequence[Fit], on_finished: Callable[[int], Any]
+    ) -> tuple[list[Any], list[ValueError | None]]:
+        """Fitted estimators and, for each, None or the error of its training."""
         estimators = [self.data.make_estimator(self.candidates[fit.candidate]) for fit in fits]
         shared: dict[Hashable, Problem] = {}
         keys: list[Hashable] = []
@@ -138,7 +133,7 @@ class Group:
                 estimator.steps[:-1] = self.fitted_prefixes[fit.fold][0].steps
         adapters = [_adapter(estimator) for estimator in estimators]
         problems = [shared[key] for key in keys]
-        return estimators, fit_together(adapters, problems, on_finished, checkpoint)
+        return estimators, fit_together(adapters, problems, on_finished)
 
     def _prepare(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Problem:
         """Training input for one fold and random state; between blocks it is kept without rows."""
@@ -248,8 +243,6 @@ class Evaluation:
         """Train together; if that fails, run the parts."""
         if self._restore(fits, group.candidates):
             return
-        state = self._file(f"training, torch {torch.__version__}", fits, group.candidates, ".state")
-        checkpoint = None if state is None else Checkpoint(state)
         before = time.perf_counter()
         n_pending = len(fits)
 
@@ -259,25 +252,20 @@ class Evaluation:
             self.report_done(finished)
 
         try:
-            estimators, errors = group.train(fits, on_finished, checkpoint)
+            estimators, errors = group.train(fits, on_finished)
         except Exception as failure:
             self.report_done(n_pending - len(fits))
             self._run_parts(group, fits, failure)
             return
         seconds = (time.perf_counter() - before) / len(fits)
         unbatched = self.unbatched.copy()
-        stop = next((error for error in errors if isinstance(error, KeyboardInterrupt)), None)
         for fit, estimator, error in zip(fits, estimators, errors, strict=True):
             if error is None:
                 self.results[fit] = self._score(estimator, fit, seconds)
-            elif stop is None:
+            else:
                 self.report_done(-1)
                 self._retry_separately([fit], error, group.candidates)
-        if stop is not None:
-            raise stop
         self._save("together", fits, group.candidates, self.unbatched - unbatched)
-        if checkpoint is not None:
-            checkpoint.remove()
 
     def _run_parts(self, group: Group, fits: Sequence[Fit], failure: Exception) -> None:
         """Train each half of a block that failed, or single fits if penalties cannot be joined."""
@@ -341,14 +329,12 @@ class Evaluation:
 
     # --- files of the cache --------------------------------------------------------------------
 
-    def _file(
-        self, kind: str, fits: Sequence[Fit], candidates: Candidates, suffix: str = ".joblib"
-    ) -> Path | None:
+    def _file(self, kind: str, fits: Sequence[Fit], candidates: Candidates) -> Path | None:
         """File of fits that are done together or alone, as `kind` says; None without a cache."""
         if self.cache is None:
             return None
         own = [(sorted(candidates[fit.candidate].items()), fit.fold) for fit in fits]
-        return self.cache.file(kind, own, "a value in param_grid", suffix=suffix)
+        return self.cache.file(kind, own, "a value in param_grid")
 
     def _restore(self, fits: Sequence[Fit], candidates: Candidates, kind: str = "together") -> bool:
         """Take the results of fits from their file; False if it has none."""
