@@ -117,4 +117,4 @@ class CosRegAdapter(WeightedPenaltyAdapter):
     _batches_folds: ClassVar[bool] = True
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        return Penalty(CosRegLoss())
+        return Penalty(CosRegLoss(), shared=True)

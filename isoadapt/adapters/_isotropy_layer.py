@@ -175,7 +175,8 @@ class IsotropyLayer(IsoScoreAdapter):
     bias_corrected: bool = True
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        return IsoScorePenalty(IsoScoreLoss(form="log", bias_corrected=self.bias_corrected))
+        loss = IsoScoreLoss(form="log", bias_corrected=self.bias_corrected)
+        return IsoScorePenalty(loss, shared=True)
 
     def _penalty_weight(self) -> float:
         return (1 - self.alpha) / self.alpha

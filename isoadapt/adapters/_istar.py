@@ -186,7 +186,7 @@ class IStarAdapter(IsoScoreAdapter):
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = IsoScoreLoss(self.zeta, "linear", self.bias_corrected)
         if not self.zeta:
-            return IsoScorePenalty(loss)
+            return IsoScorePenalty(loss, shared=True)
         if self.network == "mlp":
             return _SampledShrinkage(loss, self.n_shrinkage)
         cov = None if self.bias_corrected else problem.validation_cov
@@ -219,8 +219,6 @@ class _Shrinkage(IsoScorePenalty):
     loss: IsoScoreLoss
 
     def _joint_loss(self, others: Sequence["_Shrinkage"]) -> IsoScoreLoss:
-        if not others:
-            return self.loss
         zetas = [member.loss.zeta for member in (self, *others)]
         device = self.loss.n_degenerate.device
         return IsoScoreLoss(torch.tensor(zetas, device=device), "linear", self.loss.bias_corrected)

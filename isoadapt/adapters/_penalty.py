@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -173,8 +173,16 @@ class _CallablePenalty(Penalty):
         except (TypeError, ValueError):  # built-in functions of torch have no signature
             known = set()
         self.options = tuple(name for name in _OPTIONAL if name in known)
-        # Of a penalty without labels, equal ones in all folds are still known to be equal.
         self.units = units if "labels" in self.options else None
+
+    def join(self, others: Sequence["_CallablePenalty"]) -> Penalty | None:
+        same = all(all(map(torch.equal, self._tensors(), each._tensors())) for each in others)
+        return self if same else None
+
+    def _tensors(self) -> list[Tensor]:
+        """Return what may differ between members."""
+        rotation = [] if self.rotation is None else [self.rotation]
+        return [*rotation, *(self.units or ())]
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         if "prior_cov" in self.options:

@@ -1,5 +1,6 @@
 """Rows and labels of a fit: checked, merged, split, and cut into shuffled mini-batches."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
@@ -285,6 +286,13 @@ class Batches:
         if self.index.ndim == 2:
             self.index = self.index[members]
             self.generators = [self.generators[member] for member in members]
+
+    def member(self, member: int) -> "Batches":
+        """Return the batches of one member, which are drawn by the same generators."""
+        batches = copy.copy(self)
+        if self.index.ndim == 2:
+            batches.keep([member])
+        return batches
 
 
 def restore_on_failure(fit: _Fit) -> _Fit:

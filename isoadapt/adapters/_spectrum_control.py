@@ -1,5 +1,6 @@
 """Adapter with spectrum control, a prescribed decay of the singular values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
@@ -160,6 +161,9 @@ class _ExactSpectrum(Penalty):
         super().__init__(loss)
         self.target = loss.target(len(root) - 1)
         self.root, self.step = root, 0
+
+    def join(self, others: Sequence["_ExactSpectrum"]) -> Penalty | None:
+        return self if all(torch.equal(each.root, self.root) for each in others) else None
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         self.step = 0

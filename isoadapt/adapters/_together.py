@@ -100,7 +100,7 @@ def fit_together(
     """Fit adapters of one batch key, each to what was prepared for it, and return their errors.
 
     Fits with equal numbers of rows are trained at once. `on_finished` is called with the number of
-    fits that have ended. UnequalPenaltiesError: one penalty does not serve all adapters.
+    fits that have ended.
     """
     errors: list[ValueError | None] = [None] * len(adapters)
     for adapter, problem in zip(adapters, problems, strict=True):

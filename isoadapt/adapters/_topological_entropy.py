@@ -132,7 +132,7 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
     bars: str = "selected"
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        return _ClasswiseEntropy(PersistentEntropyLoss(self.bars))
+        return _ClasswiseEntropy(PersistentEntropyLoss(self.bars), shared=True)
 
     def _train(self, problem: Problem) -> Self:
         self._warn_of_small_classes(problem)

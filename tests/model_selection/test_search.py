@@ -1,7 +1,5 @@
 """AdapterSearchCV: against GridSearchCV, fit by fit; what is trained together, and refused."""
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,13 +20,14 @@ from isoadapt import (
     IsotropyLayer,
     IStarAdapter,
     LinearHead,
+    PenaltyAdapter,
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
     Whitening,
 )
 from isoadapt.adapters._together import fit_together, prepare
 from isoadapt.adapters._training._loop import AdapterNet
-from isoadapt.adapters._training._problem import Penalty
+from isoadapt.adapters._training._problem import Penalty, outputs_covariance
 from isoadapt.model_selection import AdapterSearchCV, make_isotropy_scorer
 from isoadapt.model_selection._search import _evaluation
 from tests.model_selection.searches import agree, assert_same_results, count_members
@@ -174,21 +173,42 @@ class TestAgainstGridSearchCV:
 
 
 class Distant(CosRegAdapter):
-    """Its penalty is the mean squared distance of the points from the weight decay."""
+    """Its penalty depends on the weight decay, on the rows, on their labels and on the network."""
 
     def _make_penalty(self, problem, device):
-        return Penalty(partial(mean_squared_distance, value=self.weight_decay))
+        return Distance(lambda points: (points - self.weight_decay).square().mean((-2, -1)))
 
 
-def mean_squared_distance(points, value):
-    return (points - value).square().mean((-2, -1))
+class Distance(Penalty):
+    """It has no `join`, so that each member's own penalty is called."""
+
+    def refresh(self, network, batches):
+        self.center = outputs_covariance(network, batches, 90).mean((-2, -1))
+
+    def __call__(self, points, targets, network):
+        labels = targets.expand(points.shape[:2]).float()
+        own = network.bias.square().mean((-2, -1)) + (points.mean(-1) * labels).mean(-1)
+        return self.loss(points - self.center[:, None, None]) + own
 
 
-def test_equal_penalties_are_trained_together_and_others_one_at_a_time():
+@pytest.mark.parametrize("grid", [{"weight_decay": [0.0, 9.0]}, {"random_state": [0, 1]}])
+def test_penalties_that_differ_are_called_one_by_one_in_one_training(grid):
     adapter, options = Distant(HEAD, lam=3.0, **QUICK), {"scoring": "neg_log_loss", "atol": 1e-5}
-    agree(adapter, {"lam": [0.0, 3.0]}, X, Y, cv=2, **options)
-    with pytest.warns(UserWarning, match=r"4 of 4 fits .*Penalty\.join"):
-        agree(adapter, {"weight_decay": [0.0, 9.0]}, X, Y, cv=2, alone=[4], **options)
+    agree(adapter, grid, X, Y, cv=2, **options)
+
+
+@pytest.mark.parametrize("member_axis", [False, True])
+def test_a_users_penalty_is_trained_together_whatever_the_split(member_axis):
+    """The coordinates differ between splits, the units of the labels do too."""
+
+    def penalty(Z, labels, prior_cov):
+        rows = (Z - labels).square().mean((-2, -1))
+        return rows + prior_cov.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+    penalty.member_axis = member_axis
+    rows, values = make_regression(100, 8, noise=20.0, random_state=0)
+    adapter = PenaltyAdapter(penalty, "ridge", lam=2.0, **QUICK)
+    agree(adapter, {"lam": [0.0, 3.0], "random_state": [0, 1]}, rows, values, cv=2, atol=1e-5)
 
 
 class TestMemory:

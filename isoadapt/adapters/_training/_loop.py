@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from isoadapt.adapters._rows import Batches, Rows
 from isoadapt.adapters._training._epoch_choice import Run
 from isoadapt.adapters._training._networks import Adapted, HeadedNetwork
-from isoadapt.adapters._training._problem import Member, Penalty
+from isoadapt.adapters._training._problem import Member, Penalty, join_penalties
 
 LARGE_STEP = 1e8
 """Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.
@@ -151,9 +151,7 @@ class AdapterNet(NeuralNet):
     ) -> None:
         self.ridge = ridge
         self.linear_schedule, self.alternates = linear_schedule, alternates
-        self.penalty = penalties[0].join(penalties[1:])
-        shared = self.penalty is penalties[0]  # then the state set in training is shared too
-        self.penalties = [self.penalty] * len(penalties) if shared else penalties
+        self.penalties, self.penalty = penalties, join_penalties(penalties)
         super().__init__(module, criterion, verbose=0, **kwargs)
 
     @property
@@ -254,7 +252,7 @@ class AdapterNet(NeuralNet):
         if self.criterion_.means.ndim == 2:
             self.criterion_.means = self.criterion_.means[index]
         self.penalties = [self.penalties[member] for member in members]
-        self.penalty = self.penalties[0].join(self.penalties[1:])
+        self.penalty = join_penalties(self.penalties)
 
     def _set_training(self, training: bool = True) -> None:
         """Switch the modules between training and evaluation only when the mode changes."""

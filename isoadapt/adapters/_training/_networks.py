@@ -3,6 +3,7 @@
 All parameters have a leading member axis K; inputs of shape (n, d) are shared by the members.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, cast
@@ -53,6 +54,13 @@ class LinearNetwork(nn.Module):
     def map(self, member: int) -> Affine | ResidualMLP:
         """Return a member as a float64 map of the network's inputs."""
         return Affine(_array(self.weight[member]), _array(self.bias[member, 0]))
+
+    def member(self, member: int) -> "LinearNetwork":
+        """Return the network of one member, whose weights are views of these."""
+        network = copy.copy(self)
+        own = {name: weights[member : member + 1] for name, weights in self.named_parameters()}
+        network._parameters = cast(dict[str, nn.Parameter | None], own)
+        return network
 
 
 class MLPNetwork(LinearNetwork):

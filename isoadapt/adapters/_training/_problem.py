@@ -1,9 +1,8 @@
 """The input of a fit with its coordinates, its penalty, what describes a fit, and its result."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -192,35 +191,21 @@ class Problem:
         return points
 
 
-class UnequalPenaltiesError(ValueError):
-    """Members cannot be trained together, because one penalty does not serve all of them."""
-
-
 class Penalty:
-    """Penalty of adapted points: `loss` maps points (K, n, d) to one value per member (K,)."""
+    """Penalty of adapted points: `loss` maps points (K, n, d) to one value per member (K,).
+
+    `shared` says whether it is the same for all members that are trained together.
+    """
 
     depends_on_shifts: ClassVar[bool] = True
     """Whether the penalty changes when all points are shifted."""
 
-    def __init__(self, loss: Callable[..., Tensor]) -> None:
-        self.loss = loss
+    def __init__(self, loss: Callable[..., Tensor], shared: bool = False) -> None:
+        self.loss, self.shared = loss, shared
 
-    def join(self, others: Sequence[Self]) -> "Penalty":
-        """Return one penalty for the members of this and the other penalties, in this order.
-
-        This default requires that all are equal, and raises UnequalPenaltiesError if they differ in
-        any attribute or cannot be compared. Override it for a penalty that depends on a parameter
-        with different values in the members; otherwise AdapterSearchCV trains such members one at a
-        time.
-        """
-        if all(_known_to_be_equal(self, other) for other in others):
-            return self
-        name = type(self).__name__
-        raise UnequalPenaltiesError(
-            f"the penalties of the candidates ({name}) differ or cannot be compared, and "
-            f"{name}.join does not combine them: override join, or remove the parameters that "
-            "change the penalty from the adapter's _batchable_params"
-        )
+    def join(self, others: Sequence[Self]) -> "Penalty | None":
+        """Return one penalty for the members of this and the others; None: call each on its own."""
+        return self if self.shared else None
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         """Prepare for an epoch with the present network; the default does nothing."""
@@ -236,6 +221,37 @@ class Penalty:
         if the members have different rows. `network` is the network that adapted the points.
         """
         return self.loss(points)
+
+
+class SeparatePenalties(Penalty):
+    """Penalties of members, each called with the points and the network of its own member."""
+
+    def __init__(self, penalties: Sequence[Penalty]) -> None:
+        self.penalties = penalties
+
+    def refresh(self, network: LinearNetwork, batches: Batches) -> None:
+        for k, penalty in enumerate(self.penalties):
+            penalty.refresh(network.member(k), batches.member(k))
+
+    def on_validation(self, network: LinearNetwork) -> Tensor | None:
+        values = [each.on_validation(network.member(k)) for k, each in enumerate(self.penalties)]
+        known = [value for value in values if value is not None]
+        return torch.cat(known) if len(known) == len(values) else None
+
+    def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
+        own = targets is not None and targets.shape[:2] == points.shape[:2]
+        values = []
+        for k, penalty in enumerate(self.penalties):
+            labels = targets[k : k + 1] if own and targets is not None else targets
+            values.append(penalty(points[k : k + 1], labels, network.member(k)))
+        return torch.cat(values)
+
+
+def join_penalties(penalties: Sequence[Penalty]) -> Penalty:
+    """Return one penalty for the members that have the given ones."""
+    if len(penalties) == 1:
+        return penalties[0]
+    return penalties[0].join(penalties[1:]) or SeparatePenalties(penalties)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -339,37 +355,3 @@ def outputs_covariance(network: LinearNetwork, batches: Batches, n_rows: int) ->
         for k, points in enumerate(network(rows.X)):
             moments[k].update(points, None if weights is None else weights[k])
     return torch.stack([member.covariance() for member in moments]).to(network.weight)
-
-
-def _known_to_be_equal(first: Any, second: Any) -> bool:
-    """Whether two values are known to have equal content; False if they cannot be compared."""
-    if first is second:
-        return True
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, np.ndarray):
-        return bool(np.array_equal(first, second))
-    if isinstance(first, Tensor):
-        parts = [(each.dtype, each.device, each.shape) for each in (first, second)]
-        return parts[0] == parts[1] and torch.allclose(first, second, 0, 0, equal_nan=True)
-    if isinstance(first, Mapping):
-        return first.keys() == second.keys() and all(
-            _known_to_be_equal(first[key], second[key]) for key in first
-        )
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(_known_to_be_equal, first, second))
-    if type(first).__eq__ is not object.__eq__:
-        return (first == second) is True
-    try:
-        return _known_to_be_equal(_parts(first), _parts(second))
-    except TypeError:  # there is no state to compare
-        return False
-
-
-def _parts(value: Any) -> Any:
-    """Return what determines the behaviour of a function, or the state of another object."""
-    if not isinstance(value, FunctionType):
-        return value.__reduce_ex__(4)
-    closure = tuple(cell.cell_contents for cell in value.__closure__ or ())
-    state = (value.__defaults__, value.__kwdefaults__, closure, vars(value))
-    return value.__code__, id(value.__globals__), *state

@@ -27,7 +27,7 @@ from isoadapt.adapters._together import (
     prepare,
     with_rows,
 )
-from isoadapt.adapters._training._problem import Problem, UnequalPenaltiesError
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.model_selection._result_cache import ResultCache, read_result, write_result
 
 Candidates = Mapping[int, Mapping[str, Any]]
@@ -268,16 +268,12 @@ class Evaluation:
         self._save("together", fits, group.candidates, self.unbatched - unbatched)
 
     def _run_parts(self, group: Group, fits: Sequence[Fit], failure: Exception) -> None:
-        """Train each half of a block that failed, or single fits if penalties cannot be joined."""
+        """Train each half of a block that failed."""
         if len(fits) == 1:
             self._retry_separately(fits, failure, group.candidates)
             return
         middle = len(fits) // 2
-        parts = [fits[:middle], fits[middle:]]
-        if isinstance(failure, UnequalPenaltiesError):
-            self.unbatched[str(failure)] += len(fits)
-            parts = [[fit] for fit in fits]
-        for part in parts:
+        for part in (fits[:middle], fits[middle:]):
             self._run_block(group, part)
 
     def _retry_separately(
