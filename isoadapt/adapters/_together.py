@@ -1,31 +1,20 @@
-"""Penalised adapters that are fitted together: everything that a search calls of their training.
+"""Penalised adapters that are trained together: everything that a search calls of their training.
 
-A search asks and does four things, in this order.
-
-1. ``adapter._batch_key()``: adapters with equal keys can be trained together; None: not at all. It
-   compares all parameters but those in ``_batchable_params``.
-2. :func:`limits`: the number of fits, and of folds, that memory admits at once.
-3. :func:`prepare`: checks the rows of a fold, splits them and fits the head. Adapters with the same
-   rows and random state share the result.
-4. :func:`fit_together`: trains adapters, sets their fitted attributes, and returns their errors.
+Adapters with equal ``_batch_key()`` can be trained together.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import joblib
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_array
 
-from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt.adapters._training._fit import fit_members, make_member, prepare_problem
 from isoadapt.adapters._training._problem import Problem
@@ -42,8 +31,6 @@ _INDEX_BYTES = 24  # per row, for its number in the shuffled order of an epoch
 
 def comparable(value: Any) -> Any:
     """Return a hashable object that is equal for values of a parameter with equal content."""
-    if isinstance(value, str | Number | None):
-        return value
     try:
         return joblib.hash(value)
     except (pickle.PicklingError, TypeError, AttributeError):  # such as a lambda
@@ -60,8 +47,7 @@ def limits(
     adapter: PenalisedAdapter, X: Any, max_memory: int | None, n_splits: int
 ) -> tuple[int, int]:
     """Return how many fits to rows X, and on how many folds, can be trained together in memory."""
-    rows, device = _checked(X), resolve_device(adapter.device)
-    n, d = rows.shape
+    (n, d), device = np.shape(X), resolve_device(adapter.device)
     weights = 4 * d * (d + 1) * (1 if adapter.network == "linear" else 3)
     validation = 4 * d * round(n * float(adapter._validation_share() or 0))
     batch = 4 * d * min(n, adapter.batch_size)
@@ -72,15 +58,9 @@ def limits(
         n_fits = (max_memory or torch.cuda.mem_get_info(device)[0] // 2) // size
     else:
         n_fits = min((max_memory or _CPU_BYTES) // size, _CACHED_BYTES // (4 * weights))
-    copies = 2 * n * d * max(rows.itemsize, 4) * n_splits
+    copies = 16 * n * d * n_splits
     n_folds = (max_memory or _CPU_BYTES) // copies if adapter._batches_folds else 1
     return max(1, n_fits), max(1, n_folds)
-
-
-def with_rows(problem: Problem, X: Any) -> Problem:
-    """Return a problem whose rows were left out with the rows that it was prepared from."""
-    rows = _checked(X)
-    return replace(problem, X=rows if problem.kept is None else rows[problem.kept])
 
 
 def prepare(adapter: PenalisedAdapter, X: Any, y: Any, **params: Any) -> Problem:
@@ -93,40 +73,27 @@ def prepare(adapter: PenalisedAdapter, X: Any, y: Any, **params: Any) -> Problem
 
 
 def fit_together(
-    adapters: Sequence[PenalisedAdapter],
-    problems: Sequence[Problem],
-    on_finished: Callable[[int], Any],
+    adapters: Sequence[PenalisedAdapter], problems: Sequence[Problem]
 ) -> list[ValueError | None]:
     """Fit adapters of one batch key, each to what was prepared for it, and return their errors.
 
-    Fits with equal numbers of rows are trained at once. `on_finished` is called with the number of
-    fits that have ended.
+    Fits with equal numbers of training and validation rows are trained at once.
     """
-    errors: list[ValueError | None] = [None] * len(adapters)
-    for adapter, problem in zip(adapters, problems, strict=True):
+    sizes: dict[Hashable, list[int]] = {}
+    for k, (adapter, problem) in enumerate(zip(adapters, problems, strict=True)):
         adapter._validate_params()
         adapter._check_combination()
         for name, value in problem.features.items():
             setattr(adapter, name, value)
-    for places in _of_equal_size(problems):
+        n_held = 0 if problem.validating is None else len(problem.validating)
+        sizes.setdefault((len(problem.fitting), n_held), []).append(k)
+    errors: list[ValueError | None] = [None] * len(adapters)
+    for places in sizes.values():
         with one_blas_thread_if_small(problems[places[0]].X):
             members = [make_member(adapters[k], problems[k]) for k in places]
-            outcomes = fit_members(members, on_finished)
+            outcomes = fit_members(members, lambda _: None)
         for k, outcome in zip(places, outcomes, strict=True):
             errors[k] = outcome.error
             if outcome.error is None:
                 adapters[k]._set_outcome(outcome)
     return errors
-
-
-def _of_equal_size(problems: Sequence[Problem]) -> list[list[int]]:
-    """Indices of problems, grouped by their numbers of training and validation rows."""
-    sizes: dict[Hashable, list[int]] = {}
-    for index, problem in enumerate(problems):
-        n_validation = 0 if problem.validating is None else len(problem.validating)
-        sizes.setdefault((len(problem.fitting), n_validation), []).append(index)
-    return list(sizes.values())
-
-
-def _checked(X: Any) -> NDArray[np.floating]:
-    return check_array(as_matrix(X), dtype=[np.float64, np.float32], order="C")

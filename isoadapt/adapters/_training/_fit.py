@@ -89,7 +89,7 @@ def _make_problem(
     weighted: bool,
 ) -> Problem:
     """Compute the head and the coordinates from the rows with the numbers `fitting`."""
-    rows, labels, groups, weights = sample[:4]
+    rows, labels, groups, weights = sample
     if validating is not None:
         rows = rows[fitting]
         labels = None if labels is None else labels[fitting]
@@ -112,7 +112,6 @@ def _make_problem(
         rng=rng,
         weights=sample.weights,
         groups=sample.groups,
-        kept=sample.kept,
         sketch=RowSketch().update(rows),
         weighted=weighted,
     )
@@ -172,7 +171,7 @@ def _second_fits(members: Sequence[Member], outcomes: Sequence[Outcome]) -> list
     for member, outcome in zip(members, outcomes, strict=True):
         problem, adapter, key = member.problem, member.adapter, id(member.problem)
         if key not in problems:
-            sample = Sample(problem.X, problem.y, problem.groups, problem.weights, problem.kept)
+            sample = Sample(problem.X, problem.y, problem.groups, problem.weights)
             rows = np.arange(len(problem.X))
             problems[key] = _make_problem(
                 adapter, sample, rows, None, problem.seed, problem.rng, problem.weighted

@@ -124,7 +124,6 @@ class Problem:
     rng: np.random.RandomState  # draws the bootstrap samples; each member copies it
     weights: Floats | None = None  # frequencies of the rows, (n_samples,); None: all are 1
     groups: NDArray[np.int64] | None = None  # numbers of the rows' groups, (n_samples,)
-    kept: NDArray[np.int64] | None = None  # row numbers of X in the input; None: all rows
     sketch: RowSketch | None = None  # of the training rows
     weighted: bool = False  # whether the user gave weights, rather than only repeated rows
     features: dict[str, Any] = field(default_factory=dict)  # number and names, for a search
