@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Hashable
-from numbers import Number
 from typing import Any
 
 import joblib
@@ -11,8 +10,6 @@ from sklearn.base import BaseEstimator
 
 def comparable(value: Any) -> Any:
     """Return a hashable object that is equal for values of a parameter with equal content."""
-    if isinstance(value, str | Number | None):
-        return value
     try:
         return joblib.hash(value)
     except (pickle.PicklingError, TypeError, AttributeError):  # such as a lambda

@@ -1,7 +1,6 @@
 """Adapter with cosine regularisation, the mean cosine of the adapted embeddings."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -52,8 +51,4 @@ class CosRegAdapter(WeightedPenaltyAdapter):
     lr_schedule: str = "constant"
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        return _CosReg(CosRegLoss())
-
-
-class _CosReg(Penalty):
-    shared: ClassVar[bool] = True
+        return Penalty(CosRegLoss(), shared=True)

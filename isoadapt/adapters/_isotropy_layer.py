@@ -89,7 +89,7 @@ class IsotropyLayer(PenalisedAdapter):
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = IsoScoreLoss(form="log", bias_corrected=self.bias_corrected)
-        return IsoScorePenalty(loss, fewest_points(0, self.bias_corrected))
+        return IsoScorePenalty(loss, fewest_points(0, self.bias_corrected), shared=True)
 
     @property
     def _penalty_weight(self) -> float:

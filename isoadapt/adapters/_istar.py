@@ -99,7 +99,7 @@ class IStarAdapter(WeightedPenaltyAdapter):
         loss = IsoScoreLoss(self.zeta, "linear", self.bias_corrected)
         least_rows = fewest_points(self.zeta, self.bias_corrected)
         if not self.zeta:
-            return IsoScorePenalty(loss, least_rows)
+            return IsoScorePenalty(loss, least_rows, shared=True)
         cov = None if self.bias_corrected else problem.validation_cov
         return _ExactShrinkage(
             loss,

@@ -320,7 +320,9 @@ class PenalisedAdapter(BaseAdapter):
 
 
 def train_adapters(
-    adapters: Sequence[PenalisedAdapter], tasks: Sequence[Task], tick: Callable[[int], Any]
+    adapters: Sequence[PenalisedAdapter],
+    tasks: Sequence[Task],
+    tick: Callable[[int], Any] = lambda n_stopped: None,
 ) -> list[Result]:
     """Train the tasks of adapters, a second time on all rows where that helps their heads.
 
@@ -365,4 +367,3 @@ class IsoScorePenalty(Penalty):
     """The IsoScore of a batch, which depends on the covariance of the points only."""
 
     depends_on_shifts: ClassVar[bool] = False
-    shared: ClassVar[bool] = True

@@ -38,7 +38,6 @@ class Sample(NamedTuple):
     y: NDArray[Any] | None  # labels or values, (n_samples,) or (n_samples, n_outputs)
     groups: Index | None  # group numbers, (n_samples,)
     weights: Floats | None  # positive frequencies, (n_samples,); None: all are 1
-    kept: Index | None  # row numbers in the input, (n_samples,); None: all rows
 
     def take(self, index: Index) -> "Sample":
         """Select rows."""
@@ -111,18 +110,18 @@ def distinct_rows(
     keys = row_hashes(X)
     if weights is None:
         if len(np.unique(keys)) == len(X):
-            return Sample(X, y, codes, None, None)
+            return Sample(X, y, codes, None)
         weights = np.ones(len(X))
     positive = np.flatnonzero(weights)
     order, counts = _merged(keys, y, codes, weights, positive)
     once = len(counts) == len(positive) and bool((counts == 1).all())
     if once and len(positive) == len(X):
-        return Sample(X, y, codes, None, None)
+        return Sample(X, y, codes, None)
     order = positive if once else order
     labels = None if y is None else y[order]
     # Without renumbering, dropping a row and giving it weight zero would have different results.
     left = None if codes is None else _codes(codes[order])
-    return Sample(X[order], labels, left, None if once else counts, order)
+    return Sample(X[order], labels, left, None if once else counts)
 
 
 def _merged(

@@ -1,26 +1,16 @@
-"""Penalised adapters that are fitted together: everything that a search calls of their training.
+"""Penalised adapters that are trained together: everything that a search calls of their training.
 
-A search asks and does four things, in this order.
-
-1. ``adapter._batch_key()``: adapters with equal keys can be trained together; None: not at all. It
-   compares all parameters but those in ``_batchable_params``.
-2. :func:`limits`: the number of fits, and of folds, that memory admits at once.
-3. :func:`prepare`: checks the rows of a fold, splits them and fits the head. Adapters with the same
-   rows and random state share the result.
-4. :func:`fit_together`: trains adapters, sets their fitted attributes, and returns their errors.
+Adapters with equal ``_batch_key()`` can be trained together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.utils.validation import check_array
 
-from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._penalised import PenalisedAdapter, train_adapters
@@ -36,8 +26,7 @@ def limits(
     adapter: PenalisedAdapter, X: Any, max_memory: int | None, n_splits: int
 ) -> tuple[int, int]:
     """Return how many fits to rows X, and on how many folds, can be trained together in memory."""
-    rows, device = _checked(X), resolve_device(adapter.device)
-    n, d = rows.shape
+    (n, d), device = np.shape(X), resolve_device(adapter.device)
     weights = 4 * d * (d + 1)
     validation = 4 * d * round(n * float(adapter.validation_fraction or 0))
     batch = 4 * d * min(n, adapter.batch_size)
@@ -48,14 +37,8 @@ def limits(
         n_fits = (max_memory or torch.cuda.mem_get_info(device)[0] // 2) // size
     else:
         n_fits = min((max_memory or _CPU_BYTES) // size, _CACHED_BYTES // (4 * weights))
-    copies = 2 * n * d * max(rows.itemsize, 4) * n_splits
+    copies = 16 * n * d * n_splits
     return max(1, n_fits), max(1, (max_memory or _CPU_BYTES) // copies)
-
-
-def with_rows(problem: Problem, X: Any) -> Problem:
-    """Return a problem whose rows were left out with the rows that it was prepared from."""
-    rows, kept = _checked(X), problem.sample.kept
-    return replace(problem, sample=problem.sample._replace(X=rows if kept is None else rows[kept]))
 
 
 def prepare(adapter: PenalisedAdapter, X: Any, y: Any, **params: Any) -> Problem:
@@ -68,14 +51,9 @@ def prepare(adapter: PenalisedAdapter, X: Any, y: Any, **params: Any) -> Problem
 
 
 def fit_together(
-    adapters: Sequence[PenalisedAdapter],
-    problems: Sequence[Problem],
-    on_finished: Callable[[int], Any],
+    adapters: Sequence[PenalisedAdapter], problems: Sequence[Problem]
 ) -> list[ValueError | None]:
-    """Fit adapters of one batch key, each to what was prepared for it, and return their errors.
-
-    `on_finished` is called with the number of fits that have ended.
-    """
+    """Fit adapters of one batch key, each to what was prepared for it, and return their errors."""
     for adapter, problem in zip(adapters, problems, strict=True):
         adapter._validate_params()
         adapter._check_combination()
@@ -84,12 +62,8 @@ def fit_together(
     with one_blas_thread_if_small(problems[0].sample.X):
         pairs = zip(adapters, problems, strict=True)
         tasks = [adapter._task(problem) for adapter, problem in pairs]
-        results = train_adapters(adapters, tasks, on_finished)
+        results = train_adapters(adapters, tasks)
     for adapter, result in zip(adapters, results, strict=True):
         if result.error is None:
             adapter._take_result(result)
     return [result.error for result in results]
-
-
-def _checked(X: Any) -> NDArray[np.floating]:
-    return check_array(as_matrix(X), dtype=[np.float64, np.float32], order="C")

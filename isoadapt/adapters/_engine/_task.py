@@ -104,12 +104,12 @@ class Penalty:
     depends_on_shifts: ClassVar[bool] = True
     """Whether the penalty changes when all points are shifted."""
 
-    shared: ClassVar[bool] = False
-    """Whether one instance serves all tasks that are trained together."""
-
-    def __init__(self, loss: Callable[..., Tensor], least_rows: int = 1) -> None:
+    def __init__(
+        self, loss: Callable[..., Tensor], least_rows: int = 1, shared: bool = False
+    ) -> None:
         self.loss = loss
         self.least_rows = least_rows  # of a batch, for the penalty to have a gradient
+        self.shared = shared  # whether it serves all tasks that are trained together
 
     def join(self, others: Sequence[Any]) -> "Penalty":
         """Return one penalty for the members of this and the other penalties, in this order."""
