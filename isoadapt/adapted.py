@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, cast
 
 from numpy.typing import ArrayLike, NDArray
@@ -156,10 +155,11 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                     f"{name} was given, but {kind}.fit does not accept it; fit without {name}, or "
                     "choose an adapter that accepts it, such as IsotropyLayer"
                 )
-        encoder = clone(self._encoder())
-        adapter = self._adapter_with_head(lambda: encoder_head(encoder, y), y)
+        pipeline = self._unfitted_pipeline(y)
         targets = y if self.teacher is None else self._teacher_encoder().transform(X)
-        return self._fit_adapter(encoder, adapter, encoder.fit_transform(X, y), targets, given)
+        pipeline["adapter"].fit(pipeline["encoder"].fit_transform(X, y), targets, **given)
+        self.pipeline_ = pipeline
+        return self
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Encode texts and adapt the embeddings.
@@ -360,11 +360,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """Return the adapter or its default."""
         return IsotropyLayer() if self.adapter is None else self.adapter
 
-    def _adapter_with_head(
-        self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
-    ) -> Any:
-        """Return a clone of the adapter, with the checkpoint's head if it is to be used."""
-        adapter = clone(self._adapter())
+    def _unfitted_pipeline(self, y: ArrayLike | None) -> Pipeline:
+        """Return the pipeline to fit: encoder and adapter, with the head that the labels choose."""
+        encoder, adapter = clone(self._encoder()), clone(self._adapter())
         if adapter._needs_teacher:
             self._teacher_encoder()  # raises if there is none
         elif self.teacher is not None:
@@ -372,21 +370,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 f"teacher={self.teacher!r} was given, but {type(adapter).__name__} learns from no "
                 "teacher: choose adapter=TeacherReadout(), or leave teacher out"
             )
-        adapter._take_checkpoint_head(read_head, y)
-        return adapter
-
-    def _fit_adapter(
-        self,
-        encoder: TransformerEncoder,
-        adapter: Any,
-        embeddings: NDArray[Any],
-        y: ArrayLike | None,
-        given: Mapping[str, Any],
-    ) -> Self:
-        """Fit the adapter to embeddings of the fitted encoder."""
-        adapter.fit(embeddings, y, **given)
-        self.pipeline_ = Pipeline([("encoder", encoder), ("adapter", adapter)])
-        return self
+        adapter._take_checkpoint_head(lambda: encoder_head(encoder), y)
+        return Pipeline([("encoder", encoder), ("adapter", adapter)])
 
     def _fitted(self) -> Pipeline:
         """Return the fitted pipeline."""

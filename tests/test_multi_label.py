@@ -31,11 +31,11 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
+from isoadapt.adapters._engine._choice import Accuracy
+from isoadapt.adapters._engine._loop import task_loss
+from isoadapt.adapters._engine._ridge import automatic_ridge
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import split_rows, strata
-from isoadapt.adapters._training._epoch_choice import Accuracy
-from isoadapt.adapters._training._loop import task_loss
-from isoadapt.adapters._training._problem import automatic_ridge
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.model_selection import compare_adapters
 from tests.tiny_models import WORDS, logits_of, make_model, make_tokenizer, save_pair

@@ -12,7 +12,7 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt._utils.devices import one_blas_thread_if_small
-from isoadapt.adapters._training._loop import one_thread
+from isoadapt.adapters._engine._loop import one_thread
 
 
 def in_new_thread(function):

@@ -141,7 +141,7 @@ def penalty_settings(condition: Condition) -> dict[str, JSON]:
         )
         return {"penalty": None, **place, **released}
     method = PENALTIES[condition.penalty]
-    known = inspect.signature(method.loss).parameters
+    known = inspect.signature(method.make).parameters
     options = {name: known[name].default for name in method.parameters} | condition.options
     return {
         "penalty": RECORDED.get(condition.penalty, condition.penalty),

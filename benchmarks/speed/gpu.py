@@ -139,10 +139,8 @@ def adapters(device: torch.device, quick: bool) -> Iterator[Result]:
     flow = FlowAdapter(**short)
     for adapter in (
         IStarAdapter(data.head, **short),
-        IStarAdapter(data.head, network="mlp", **short),
         CosRegAdapter(data.head, **short),
         SpectrumControlAdapter(data.head, **short),
-        SpectrumControlAdapter(data.head, network="mlp", **short),
         TopologicalEntropyAdapter(data.head, **short),
         flow,
         FlowAdapter(data.head, alpha=0.5, **short),

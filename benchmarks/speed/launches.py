@@ -18,7 +18,7 @@ from isoadapt import (
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
 )
-from isoadapt.adapters._training._loop import AdapterNet
+from isoadapt.adapters._engine._loop import AdapterNet
 from tests.pretended_cuda import Record, pretended_cuda
 
 SHORT = {"max_epochs": 1, "validation_fraction": None, "device": "cuda", "random_state": 0}

@@ -16,7 +16,7 @@ import torch
 from benchmarks._data import embeddings_or_cone, narrow_cone
 from benchmarks.speed._harness import Comparison, Result, Skipped, compare, seconds_of
 from isoadapt import IsotropyLayer
-from isoadapt.adapters._training import _loop
+from isoadapt.adapters._engine import _loop
 
 SIZES = ((64, 384), (64, 1024), (512, 384), (4096, 768))  # rows, features
 BUSY = "import torch\nA = torch.randn(2000, 2000)\nprint('busy', flush=True)\nwhile True: A @ A"

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from isoadapt.adapters._penalised import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._rows import Batches, to_tensor
-from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._problem import Penalty, Problem, outputs_covariance
+from isoadapt.adapters._engine._network import AdapterNetwork
+from isoadapt.adapters._engine._task import Penalty, Problem, stacked
+from isoadapt.adapters._penalised import IsoScorePenalty, WeightedPenaltyAdapter
+from isoadapt.adapters._rows import to_tensor
 from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm, isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points
@@ -23,7 +23,7 @@ _MOVE = 0.032  # these steps, times lr ζ
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class IStarAdapter(IsoScoreAdapter):
+class IStarAdapter(WeightedPenaltyAdapter):
     """Adapter trained on the task loss plus lam (1 - IsoScore*) of the adapted embeddings.
 
     The covariance of a small batch is a poor estimate. IsoScore* therefore mixes the covariance Σ
@@ -31,99 +31,25 @@ class IStarAdapter(IsoScoreAdapter):
 
     Parameters
     ----------
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
-        With None, the adapter is trained for the penalty alone.
-    balance : {"ema", "cumulative"} or None, default=None
-        How the task loss and the penalty are balanced. "ema" scales both to a common size by their
-        moving means, "cumulative" by their means over all steps so far, see
-        :class:`~isoadapt.losses.JointLoss`. None adds the two without scaling.
-    smoothing : float, default=0.15
-        Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
-        to recent steps.
-    network : {"linear", "mlp"}, default="linear"
-        "linear" trains one linear layer. "mlp" adds a branch with one hidden layer of the same
-        width; the fitted map is then not affine and has no inverse.
-    head_training : {"frozen", "joint", "alternating"}, default="frozen"
-        "frozen" keeps the head as it is. "joint" trains it together with the adapter.
-        "alternating" trains the adapter in odd epochs and the head in even ones.
-    coordinates : {"whitened", "raw"}, default="whitened"
-        Coordinates in which the adapter is trained, as in :class:`IsotropyLayer`. The fitted map
-        applies to the original embeddings in either case.
-    ridge : float or "auto", default="auto"
-        Weight, in the task loss, of the mean squared change of the head's outputs, as in
-        :class:`IsotropyLayer`. 0, as in the papers, allows any change, "auto" estimates it.
-    lr : float or "auto", default="auto"
-        Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
-        in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
-        of the head.
-    lr_schedule : {"linear", "constant"}, default="linear"
-        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first epoch to
-        ``lr / max_epochs`` in the last. "constant" keeps it.
-    batch_size : int, default=64
-        Maximum number of rows in a mini-batch.
-    max_epochs : int, default=30
-        Maximum number of passes over the training rows.
-    weight_decay : float, default=0.0
-        Weight decay of AdamW.
-    validation_fraction : float or None, default=0.3
-        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, as in
-        :class:`IsotropyLayer`. If 0 or None, the last epoch is kept.
-    patience : int or None, default=10
-        Training stops after this many epochs in a row that did not replace the epoch to be kept.
-        None never stops early.
-    scoring : str, callable or None, default=None
-        Metric that chooses the epoch, as in :class:`IsotropyLayer`. None is accuracy or R².
-    device : str, default="auto"
-        Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the validation split, the shuffling, the bootstrap and the initial weights of the
-        hidden layer. With None, every fit draws a new seed.
-    verbose : int, default=0
-        If above 0, a progress bar is shown on a terminal.
+    <parameters>
+    lam : float, default=1.0
+        Weight λ of the penalty. A positive weight raises isotropy. A negative weight lowers it,
+        which gives the best scores in the paper. 0 is the control without a penalty.
     bias_corrected : bool, default=False
         Whether to correct most of the bias of the penalty in small batches. With zeta=0 this
         replaces the shrinkage. The penalty then needs batches of at least 4 rows; otherwise it
         needs 3, or 2 with zeta above 0.
-    solver : {"minibatch", "exact"}, default="minibatch"
-        "minibatch" is the training of the paper. "exact" computes the limit of that training
-        directly, see :class:`IsotropyLayer`. It requires lam >= 0 and zeta=0, because neither the
-        size of lam nor Σ_S has an effect there.
-    lam : float, default=1.0
-        Weight λ of the penalty. A positive weight raises isotropy. A negative weight lowers it,
-        which gives the best scores in the paper. 0 is the control without a penalty.
     zeta : float, default=0.2
         Weight ζ of Σ_S, in [0, 1].
     shrinkage : {"exact", "detached"}, default="exact"
-        "exact" uses Σ_S of the current weights in each step, with its gradient. For a linear
-        network this is AΣAᵀ and needs no pass over the rows. Only ‖Σ_S‖² is estimated in most
-        steps, see Notes. "detached" computes Σ_S without gradient at the start of each epoch, as in
-        the paper; only the validation uses Σ_S of the current weights. The network "mlp" always
-        uses Σ_S of the start of the epoch, in the validation too.
-    n_shrinkage : int, default=250_000
-        Maximum number of rows from which Σ_S is computed for the network "mlp".
+        "exact" uses Σ_S of the current weights in each step, with its gradient. It is AΣAᵀ and
+        needs no pass over the rows. Only ‖Σ_S‖² is estimated in most steps, see Notes. "detached"
+        computes Σ_S without gradient at the start of each epoch, as in the paper; only the
+        validation uses Σ_S of the current weights.
 
     Attributes
     ----------
-    map_ : Affine or ResidualMLP
-        The fitted map.
-    head_ : LinearHead or None
-        The head that is applied to the adapted embeddings. It differs from the initial one only if
-        `head_training` is not "frozen".
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
-    history_ : list of dict
-        One entry for each epoch of the fit that chose the epoch, as in :class:`IsotropyLayer`.
-    ridge_ : float
-        The ridge used; that of the second fit if there was one.
-    n_iter_ : int
-        Number of epochs or iterations run.
-    best_epoch_ : int
-        Epoch whose weights were kept, from 1; not with the exact solver.
-    n_features_in_ : int
-        Number of features of the embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features; only if X has feature names that are all strings.
+    <attributes>
 
     Notes
     -----
@@ -153,53 +79,36 @@ class IStarAdapter(IsoScoreAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **IsoScoreAdapter._parameter_constraints,
-        "lam": [Interval(Real, None, None, closed="neither")],
+        **WeightedPenaltyAdapter._parameter_constraints,
+        "bias_corrected": ["boolean"],
         "zeta": [Interval(Real, 0, 1, closed="both")],
         "shrinkage": [StrOptions({"exact", "detached"})],
-        "n_shrinkage": [Interval(Integral, 2, None, closed="left")],
     }
-    _batchable_params: ClassVar[frozenset[str]] = IsoScoreAdapter._batchable_params | {
-        "lam",
-        "zeta",
+    _batchable_params: ClassVar[frozenset[str]] = WeightedPenaltyAdapter._batchable_params | {
+        "zeta"
     }
-    _batches_folds: ClassVar[bool] = True
 
-    lam: float = 1.0
+    bias_corrected: bool = False
     zeta: float = 0.2
     shrinkage: str = "exact"
-    n_shrinkage: int = 250_000
-
-    def _check_combination(self) -> None:
-        super()._check_combination()
-        if self.solver == "exact":
-            self._check_exact_condition("lam", self.lam >= 0, "0 or more")
-            self._check_exact_condition("zeta", self.zeta == 0, "0")
-
-    def _fewest_rows(self) -> int:
-        return fewest_points(self.zeta, self.bias_corrected)
 
     def _batch_key(self) -> tuple[Any, ...] | None:
-        key = super()._batch_key()
-        return None if key is None else (*key, bool(self.zeta))
+        return *(super()._batch_key() or ()), bool(self.zeta)
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = IsoScoreLoss(self.zeta, "linear", self.bias_corrected)
+        least_rows = fewest_points(self.zeta, self.bias_corrected)
         if not self.zeta:
-            return IsoScorePenalty(loss)
-        if self.network == "mlp":
-            return _SampledShrinkage(loss, self.n_shrinkage)
+            return IsoScorePenalty(loss, least_rows, shared=True)
         cov = None if self.bias_corrected else problem.validation_cov
         return _ExactShrinkage(
             loss,
             to_tensor(problem.inputs_root, device)[None],
-            [_steps_between(self.zeta, self._rates(problem.coordinates).lr)],
+            [_steps_between(self.zeta, self._rates(problem.coordinates.n_read).lr)],
             self.shrinkage == "detached",
             None if cov is None else to_tensor(cov, device)[None],
+            least_rows,
         )
-
-    def _penalty_weight(self) -> float:
-        return self.lam
 
 
 def _steps_between(zeta: float, lr: float) -> int:
@@ -213,21 +122,8 @@ def _steps_between(zeta: float, lr: float) -> int:
     return max(1, int(limit + 1e-6))
 
 
-class _Shrinkage(IsoScorePenalty):
-    """Base class of penalties with Σ_S, in which the members of one training may differ in ζ."""
-
-    loss: IsoScoreLoss
-
-    def _joint_loss(self, others: Sequence["_Shrinkage"]) -> IsoScoreLoss:
-        if not others:
-            return self.loss
-        zetas = [member.loss.zeta for member in (self, *others)]
-        device = self.loss.n_degenerate.device
-        return IsoScoreLoss(torch.tensor(zetas, device=device), "linear", self.loss.bias_corrected)
-
-
-class _ExactShrinkage(_Shrinkage):
-    """IsoScore* with Σ_S of a linear network, from a root of the covariance of its inputs.
+class _ExactShrinkage(Penalty):
+    """IsoScore* with Σ_S of the outputs, from a root of the covariance of the inputs.
 
     The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members, and `validation_cov`, of
     shape (K or 1, d, d), the inputs' covariance on the validation rows. In training, ‖Σ_S‖² and
@@ -235,47 +131,52 @@ class _ExactShrinkage(_Shrinkage):
     take longer than all other operations of a step; everything else is exact.
     """
 
+    depends_on_shifts: ClassVar[bool] = False
+
     def __init__(
         self,
         loss: IsoScoreLoss,
         inputs_root: Tensor,
         steps: Sequence[int],
         detached: bool,
-        validation_cov: Tensor | None = None,
+        validation_cov: Tensor | None,
+        least_rows: int = 1,
     ) -> None:
-        super().__init__(loss)
+        super().__init__(loss, least_rows)
+        self.zeta, self.bias_corrected = loss.zeta, loss.bias_corrected
         self.inputs_root, self.steps, self.detached = inputs_root, list(steps), detached
         self.validation_cov = validation_cov
         self._n_steps = 0  # in this epoch
         self._squared_norm: SquaredNorm | None = None  # the last exact one of each member
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what each epoch computes again: a training is saved between two epochs."""
-        return {**vars(self), "_squared_norm": None}
-
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
         members = (self, *others)
-        root = _joined([member.inputs_root for member in members])
-        steps = [own for member in members for own in member.steps]
+        zetas = torch.tensor([member.zeta for member in members], device=self.inputs_root.device)
+        zeta = zetas if others else self.zeta
         covs = [each.validation_cov for each in members if each.validation_cov is not None]
-        cov = _joined(covs) if covs else None  # all members have one, or none
-        return _ExactShrinkage(self._joint_loss(others), root, steps, self.detached, cov)
+        return _ExactShrinkage(
+            IsoScoreLoss(zeta, "linear", self.bias_corrected).to(self.inputs_root.device),
+            stacked([member.inputs_root for member in members]),
+            [own for member in members for own in member.steps],
+            self.detached,
+            stacked(covs) if covs else None,  # all members have one, or none
+        )
 
-    def refresh(self, network: LinearNetwork, batches: Batches) -> None:
+    def refresh(self, network: AdapterNetwork) -> None:
         self._n_steps = 0
         if self.detached:
             self.prior_cov = self._outputs_covariance(network).detach()
 
-    def on_validation(self, network: LinearNetwork) -> Tensor | None:
+    def on_validation(self, network: AdapterNetwork) -> Tensor | None:
         if self.validation_cov is None:
             return None
         root, weight = self.inputs_root, network.weight
-        zeta = torch.as_tensor(self.loss.zeta).to(root).reshape(-1, 1, 1)
+        zeta = torch.as_tensor(self.zeta).to(root).reshape(-1, 1, 1)
         training_cov = root.square().diag_embed() if root.ndim == 2 else root @ root.mT
         cov = weight @ self.validation_cov.lerp(training_cov, zeta) @ weight.mT
         return 1 - isoscore_from_covariance(cov).clamp(0, 1)
 
-    def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
+    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
         if self.detached and torch.is_grad_enabled():
             return self.loss(points, self.prior_cov)
         if not torch.is_grad_enabled():
@@ -293,37 +194,14 @@ class _ExactShrinkage(_Shrinkage):
         else:
             self._squared_norm.renew(due, root, variances)
 
-    def _outputs_covariance(self, network: LinearNetwork) -> Tensor:
+    def _outputs_covariance(self, network: AdapterNetwork) -> Tensor:
         """Return the outputs' covariance Σ_S (K, d, d)."""
         root, variances = self._outputs_factor(network)
         weighted = root if variances is None else root * variances[:, None]
         return weighted @ root.mT
 
-    def _outputs_factor(self, network: LinearNetwork) -> tuple[Tensor, Tensor | None]:
+    def _outputs_factor(self, network: AdapterNetwork) -> tuple[Tensor, Tensor | None]:
         """Return B (K, d, d) and the diagonal V (K or 1, d) of the outputs' covariance BVBᵀ."""
         if self.inputs_root.ndim == 2:
             return network.weight, self.inputs_root.square()
         return network.weight @ self.inputs_root, None
-
-
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor (1, ...) that all members share, or else those of all members (K, ...)."""
-    same = all(torch.equal(tensor, tensors[0]) for tensor in tensors)
-    return tensors[0] if same else torch.cat(list(tensors))
-
-
-class _SampledShrinkage(_Shrinkage):
-    """IsoScore* with Σ_S of any network, from at most `n_rows` evenly spaced training rows."""
-
-    def __init__(self, loss: IsoScoreLoss, n_rows: int) -> None:
-        super().__init__(loss)
-        self.n_rows = n_rows
-
-    def join(self, others: Sequence["_SampledShrinkage"]) -> "_SampledShrinkage":
-        return _SampledShrinkage(self._joint_loss(others), self.n_rows)
-
-    def refresh(self, network: LinearNetwork, batches: Batches) -> None:
-        self.prior_cov = outputs_covariance(network, batches, self.n_rows)
-
-    def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        return self.loss(points, self.prior_cov)

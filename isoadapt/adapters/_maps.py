@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.spatial.distance import cdist
-from scipy.special import ndtr
 
 from isoadapt.geometry._chunks import check_chunk
 
@@ -19,7 +18,6 @@ Floats = NDArray[np.float64]
 # its class is renamed or moved, so that older adapter folders can still be read.
 STORABLE_MAPS = {
     "Affine": "isoadapt.adapters._maps:Affine",
-    "ResidualMLP": "isoadapt.adapters._maps:ResidualMLP",
     "ClusterProjection": "isoadapt.adapters._maps:ClusterProjection",
     "FlowMap": "isoadapt.adapters._flow._map:FlowMap",
     "Block": "isoadapt.adapters._flow._map:Block",
@@ -113,23 +111,6 @@ class FirstColumns(NamedTuple):
     def after(self, first: Affine) -> Affine:
         """Compose this map with an affine map that is applied first."""
         return Affine(first.matrix[: self.n_features_out], first.offset[: self.n_features_out])
-
-
-class ResidualMLP(NamedTuple):
-    """The map z = Ah + c + V gelu(Uh + u)."""
-
-    linear: Affine  # A and c
-    hidden: Affine  # U and u
-    readout: Floats  # V, (n_features, n_hidden)
-
-    @property
-    def n_features_out(self) -> int:
-        """Width of the outputs."""
-        return len(self.linear.matrix)
-
-    def __call__(self, X: Floats) -> Floats:
-        hidden = self.hidden(X)
-        return self.linear(X) + (hidden * ndtr(hidden)) @ self.readout.T
 
 
 class ClusterProjection(NamedTuple):

@@ -1,53 +1,44 @@
 """Base classes of adapters that are trained on a task loss under a linear head and a penalty."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
+from torch import nn
 
-from isoadapt._utils.devices import one_blas_thread_if_small
+from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt._utils.messages import warn
-from isoadapt.adapters._base import BaseAdapter
+from isoadapt._utils.parameters import comparable
+from isoadapt.adapters._base import BaseAdapter, make_random_state
+from isoadapt.adapters._docstrings import fill_docstring
+from isoadapt.adapters._engine._choice import make_score, takes_weights
+from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates
+from isoadapt.adapters._engine._network import Rates
+from isoadapt.adapters._engine._task import Penalty, Problem, Settings, Task
+from isoadapt.adapters._engine._train import Result, epochs_bar, train
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._rows import (
+    Index,
     Sample,
     check_frequencies,
     check_spread,
     distinct_rows,
-    n_batches,
     restore_on_failure,
+    split_rows,
+    strata,
     warn_of_large_mean,
-)
-from isoadapt.adapters._together import comparable
-from isoadapt.adapters._training._epoch_choice import takes_weights
-from isoadapt.adapters._training._exact import solve_exact
-from isoadapt.adapters._training._fit import (
-    diverged,
-    epochs_bar,
-    fit_members,
-    make_member,
-    prepare_problem,
-)
-from isoadapt.adapters._training._networks import Rates
-from isoadapt.adapters._training._problem import (
-    Coordinates,
-    Outcome,
-    Penalty,
-    Problem,
-    raw_coordinates,
-    whitened_coordinates,
 )
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
-from isoadapt.losses._isoscore import fewest_points
 from isoadapt.metrics._points import codes_of
 
 _ROWS_PER_DIMENSION = 10  # with fewer, the fit is repeated on all rows if it includes the head
@@ -61,7 +52,6 @@ class PenalisedAdapter(BaseAdapter):
         **BaseAdapter._parameter_constraints,
         "balance": [StrOptions({"ema", "cumulative"}), None],
         "smoothing": [Interval(Real, 0, 1, closed="right")],
-        "network": [StrOptions({"linear", "mlp"})],
         "head_training": [StrOptions({"frozen", "joint", "alternating"})],
         "coordinates": [StrOptions({"whitened", "raw"})],
         "ridge": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
@@ -83,18 +73,17 @@ class PenalisedAdapter(BaseAdapter):
     )
     """Names of the parameters that may differ between adapters that are trained together."""
 
-    _batches_folds: ClassVar[bool] = False
-    """Whether adapters that are trained together may have different rows, such as folds."""
+    solver = "minibatch"
+    """The only solver, unless a subclass makes this a parameter."""
 
     head: Any = field(default="logistic", kw_only=False)
     balance: str | None = None
     smoothing: float = 0.15
-    network: str = "linear"
     head_training: str = "frozen"
-    coordinates: str = "raw"
-    ridge: float | str = 0.0
+    coordinates: str = "whitened"
+    ridge: float | str = "auto"
     lr: float | str = "auto"
-    lr_schedule: str = "constant"
+    lr_schedule: str = "linear"
     batch_size: int = 64
     max_epochs: int = 30
     weight_decay: float = 0.0
@@ -105,16 +94,18 @@ class PenalisedAdapter(BaseAdapter):
     random_state: Any = None
     verbose: int = 0
 
-    def _maps_affinely(self) -> bool:
-        return self.network == "linear"
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        fill_docstring(cls)
 
     @abstractmethod
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         """Return the penalty that is evaluated on each batch."""
 
+    @property
     @abstractmethod
     def _penalty_weight(self) -> float:
-        """Return the weight of the penalty relative to the task loss."""
+        """The weight of the penalty relative to the task loss."""
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
@@ -164,93 +155,160 @@ class PenalisedAdapter(BaseAdapter):
             less, or if `scoring` or a head that is to be fitted does not support weights.
         """
         with one_blas_thread_if_small(X):
-            return self._train(prepare_problem(self, X, y, sample_weight, groups))
+            return self._fit(self._prepare(X, y, sample_weight, groups))
 
-    def _fits_twice(self, X: NDArray[Any]) -> bool:
-        """Whether to fit again to all rows, which helps a head that is fitted here to few rows."""
-        return len(X) < _ROWS_PER_DIMENSION * X.shape[1] and needs_fit(self.head)
+    def _fit(self, problem: Problem) -> Self:
+        """Train by mini-batches and set the fitted attributes."""
+        warn_of_large_mean(problem.moments)
+        task = self._task(problem)
+        for doubt in task.penalty.doubts(problem, self.batch_size) if task.weight else ():
+            warn(doubt)
+        with epochs_bar(self.max_epochs, self.verbose) as bar:
+            (result,) = train_adapters([self], [task], lambda _: bar.update())
+        self._take_result(result)
+        for warning in result.choice.warnings(self.max_epochs):
+            warn(warning)
+        return self
 
-    def _set_outcome(self, outcome: Outcome) -> Self:
-        """Set the fitted attributes from the outcome of the training, or raise its error."""
-        if outcome.map is None:
-            raise outcome.error or ValueError("training returned no map")
-        self.ridge_ = outcome.ridge
-        self.history_ = outcome.run.history
-        self.best_epoch_ = outcome.run.best_epoch
-        self.n_iter_ = int(outcome.run.history[-1]["epoch"])
-        return self._set_fitted(outcome.map, outcome.head)
+    def _take_result(self, result: Result) -> Self:
+        """Set the fitted attributes from the result of the training, or raise its error."""
+        if result.map is None:
+            raise result.error or ValueError("training returned no map")
+        self.ridge_ = result.ridge
+        self.history_ = result.choice.history
+        self.best_epoch_ = result.choice.best_epoch
+        self.n_iter_ = int(result.choice.history[-1]["epoch"])
+        return self._set_fitted(result.map, result.head)
 
-    def _rates(self, coordinates: Coordinates) -> Rates:
-        """Return learning rates and weight decay."""
-        if self.lr != "auto":
-            return Rates(float(self.lr), self.weight_decay)
-        plain = self.network == "linear" and self.head_training == "frozen"
-        if not plain or self.coordinates != "whitened":
-            return Rates(1e-3, self.weight_decay)
-        return Rates(1e-2, self.weight_decay, 1e-3, coordinates.n_read)
+    # --- from the rows to a task -------------------------------------------------------------
 
-    def _check_sample(
+    def _prepare(
         self,
         X: ArrayLike,
         y: ArrayLike | None,
-        sample_weight: ArrayLike | None,
-        groups: ArrayLike | None,
-    ) -> Sample:
-        """Validate the input of ``fit`` and merge equal rows."""
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Problem:
+        """Check, merge and split rows, and compute head and coordinates from the training rows."""
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
         weights = check_frequencies(sample_weight, rows)
-        if weights is not None and self.head is not None:
+        share = None if self.solver == "exact" else self.validation_fraction
+        if weights is not None and self.head is not None and share:
             self._check_scoring_takes_weights()
         row_groups = None if groups is None else codes_of(groups, len(rows), "groups")[1]
-        used = self._validation_share() or needs_fit(self.head) or self.ridge == "auto"
-        return distinct_rows(rows, labels, row_groups if used else None, weights)
+        used = share or needs_fit(self.head) or self.ridge == "auto"
+        sample = distinct_rows(rows, labels, row_groups if used else None, weights)
+        self._check_combination()
+        rng = make_random_state(self.random_state)
+        seed = int(rng.randint(2**31))
+        by = strata(sample.y) if self._head_kind() == "classifier" else None
+        fitting, validating = split_rows(len(sample.X), by, share, rng, sample.groups)
+        return self._problem(sample, fitting, validating, seed, rng)
 
-    def _check_scoring_takes_weights(self) -> None:
-        if not self._validation_share() or self.scoring is None:
-            return
-        if not takes_weights(get_scorer(self.scoring)):
-            raise ValueError(
-                f"scoring={self.scoring!r} does not support sample_weight, but sample_weight was "
-                "given: use a scoring that does, scoring=None, or validation_fraction=None"
-            )
-
-    def _initial_head(
+    def _problem(
         self,
-        X: NDArray[Any],
-        y: NDArray[Any] | None,
-        weights: NDArray[Any] | None,
-        groups: NDArray[Any] | None,
-        weighted: bool,
-    ) -> LinearHead | None:
-        """Return the head before training; unless `weighted`, weights are those of merged rows."""
+        sample: Sample,
+        fitting: Index,
+        validating: Index | None,
+        seed: int,
+        rng: np.random.RandomState,
+    ) -> Problem:
+        """Compute the head and the coordinates from the rows with the numbers `fitting`."""
+        training = sample if validating is None else sample.take(fitting)
+        check_spread(training.X, "rows that are trained on")
+        weights = check_frequencies(training.weights, training.X)
+        head = self._initial_head(training)
+        moments = Moments().update(training.X, weights)
+        raw = self.coordinates == "raw" and self.solver != "exact"
+        return Problem(
+            sample=sample,
+            targets=None if head is None or sample.y is None else head._targets(sample.y),
+            head=head,
+            moments=moments,
+            coordinates=raw_coordinates(moments) if raw else whitened_coordinates(moments, head),
+            fitting=fitting,
+            validating=validating,
+            seed=seed,
+            rng=rng,
+        )
+
+    def _initial_head(self, sample: Sample) -> LinearHead | None:
+        """Return the head before training; a head without weights is fitted to repeated rows."""
+        X, y, groups, weights = sample[:4]
         by_name = isinstance(self.head, str) or not needs_fit(self.head)
-        if weighted or weights is None or by_name or has_fit_parameter(self.head, "sample_weight"):
+        counts = None if weights is None else weights.astype(np.int64)
+        if by_name or counts is None or has_fit_parameter(self.head, "sample_weight"):
             return self._resolve_head(X, y, weights, groups)
-        counts = weights.astype(np.int64)
+        if (counts != weights).any():
+            return self._resolve_head(X, y, weights, groups)  # raises
         return self._resolve_head(
             X.repeat(counts, axis=0), None if y is None else y.repeat(counts, axis=0)
         )
 
-    def _ridge_weight(self, problem: Problem) -> float:
-        """Return the weight of the mean squared change of the head's outputs."""
-        return problem.automatic_ridge if self.ridge == "auto" else float(self.ridge)
+    def _task(self, problem: Problem, n_epochs: int | None = None) -> Task:
+        """Return what is trained; without validation rows, for `n_epochs`."""
+        sample, held, score = problem.sample, problem.validating, None
+        if held is not None and problem.head is not None and sample.y is not None:
+            weights = None if sample.weights is None else sample.weights[held]
+            score = make_score(problem.head, sample.y[held], self.scoring, problem.units, weights)
+        device = resolve_device(self.device)
+        penalty, weight = self._make_penalty(problem, device), self._penalty_weight
+        if isinstance(penalty.loss, nn.Module):
+            penalty.loss.to(device)
+        if weight and self.batch_size < penalty.least_rows:
+            raise ValueError(
+                f"batch_size={self.batch_size} is too small: with these parameters, the penalty "
+                f"needs batches of {penalty.least_rows} rows or more"
+            )
+        return Task(
+            problem=problem,
+            penalty=penalty,
+            weight=weight,
+            ridge=problem.automatic_ridge if self.ridge == "auto" else float(self.ridge),
+            rates=self._rates(problem.coordinates.n_read),
+            smoothing=self.smoothing,
+            settings=Settings(
+                self.balance,
+                self.head_training,
+                self.lr_schedule,
+                self.batch_size,
+                self.max_epochs,
+                self.patience,
+                device,
+            ),
+            score=score,
+            n_epochs=n_epochs,
+        )
 
-    def _validation_share(self) -> float | None:
-        """Return the share of the rows that choose the epoch, or None."""
-        return self.validation_fraction
+    def _rates(self, n_read: int) -> Rates:
+        """Return learning rates and weight decay."""
+        if self.lr != "auto":
+            return Rates(float(self.lr), self.weight_decay)
+        if self.head_training != "frozen" or self.coordinates != "whitened":
+            return Rates(1e-3, self.weight_decay)
+        return Rates(1e-2, self.weight_decay, 1e-3, n_read)
+
+    def _fits_twice(self, problem: Problem) -> bool:
+        """Whether to fit again to all rows, which helps a head that is fitted here to few rows."""
+        n, d = problem.sample.X.shape
+        few = n < _ROWS_PER_DIMENSION * d
+        return few and needs_fit(self.head) and problem.validating is not None
 
     def _batch_key(self) -> tuple[Any, ...] | None:
         """Return a key that is equal for adapters that can be trained together, or None."""
+        if self.solver == "exact":
+            return None
         shared = self.get_params(deep=False).items()
-        return (
-            type(self),
-            *(
-                (name, comparable(value))
-                for name, value in shared
-                if name not in self._batchable_params
-            ),
-        )
+        own = self._batchable_params
+        return type(self), *((name, comparable(value)) for name, value in shared if name not in own)
+
+    def _check_scoring_takes_weights(self) -> None:
+        if self.scoring is not None and not takes_weights(get_scorer(self.scoring)):
+            raise ValueError(
+                f"scoring={self.scoring!r} does not support sample_weight, but sample_weight was "
+                "given: use a scoring that does, scoring=None, or validation_fraction=None"
+            )
 
     def _check_combination(self) -> None:
         """Raise ValueError if parameters exclude each other."""
@@ -260,23 +318,32 @@ class PenalisedAdapter(BaseAdapter):
                 "head_training='frozen', or pass a head"
             )
 
-    def _make_coordinates(self, moments: Moments, head: LinearHead | None) -> Coordinates:
-        if self.coordinates == "raw":
-            return raw_coordinates(moments)
-        return whitened_coordinates(moments, head)
 
-    def _train(self, problem: Problem) -> Self:
-        """Train by mini-batches and set the fitted attributes."""
-        warn_of_large_mean(problem.moments)
-        with epochs_bar(self.max_epochs, self.verbose) as bar:
-            try:
-                (outcome,) = fit_members([make_member(self, problem)], lambda _: bar.update())
-            except torch.linalg.LinAlgError as failure:
-                raise diverged(self._rates(problem.coordinates).lr) from failure
-        self._set_outcome(outcome)
-        for doubt in outcome.run.warnings(self.max_epochs):
-            warn(doubt)
-        return self
+def train_adapters(
+    adapters: Sequence[PenalisedAdapter],
+    tasks: Sequence[Task],
+    tick: Callable[[int], Any] = lambda n_stopped: None,
+) -> list[Result]:
+    """Train the tasks of adapters, a second time on all rows where that helps their heads.
+
+    The second fit runs for as many epochs as the first one kept. After each epoch of the first
+    training, `tick` is called with the number of adapters that stopped in it.
+    """
+    results = train(tasks, tick)
+    whole: dict[int, Problem] = {}  # one for all adapters with the same rows and split
+    again: dict[int, Task] = {}
+    for k, (adapter, task) in enumerate(zip(adapters, tasks, strict=True)):
+        problem = task.problem
+        if results[k].error is None and adapter._fits_twice(problem):
+            if id(problem) not in whole:
+                rows = np.arange(len(problem.sample.X))
+                whole[id(problem)] = adapter._problem(
+                    problem.sample, rows, None, problem.seed, problem.rng
+                )
+            again[k] = adapter._task(whole[id(problem)], results[k].choice.best_epoch)
+    for k, second in zip(again, train(list(again.values())), strict=True):
+        results[k] = replace(second, choice=results[k].choice)
+    return results
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -291,84 +358,12 @@ class WeightedPenaltyAdapter(PenalisedAdapter):
 
     lam: float = 1.0
 
+    @property
     def _penalty_weight(self) -> float:
         return self.lam
 
 
 class IsoScorePenalty(Penalty):
-    """A penalty that depends on the covariance of the points only."""
+    """The IsoScore of a batch, which depends on the covariance of the points only."""
 
     depends_on_shifts: ClassVar[bool] = False
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class IsoScoreAdapter(PenalisedAdapter):
-    """Base class of adapters whose penalty is IsoScore."""
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
-        "bias_corrected": ["boolean"],
-        "solver": [StrOptions({"minibatch", "exact"})],
-    }
-
-    bias_corrected: bool = False
-    coordinates: str = "whitened"
-    solver: str = "minibatch"
-    ridge: float | str = "auto"
-    lr_schedule: str = "linear"
-
-    def _check_combination(self) -> None:
-        super()._check_combination()
-        if self.solver == "exact":
-            for name, admissible in (("network", "linear"), ("head_training", "frozen")):
-                holds = getattr(self, name) == admissible
-                self._check_exact_condition(name, holds, repr(admissible))
-        elif self._penalty_weight() and self.batch_size < self._fewest_rows():
-            raise ValueError(
-                f"batch_size={self.batch_size} is too small: with these parameters, the penalty "
-                f"needs batches of {self._fewest_rows()} rows or more"
-            )
-
-    def _fewest_rows(self) -> int:
-        """Return the number of rows that a batch needs for the penalty to have a gradient."""
-        return fewest_points(0, self.bias_corrected)
-
-    def _warn_of_small_batches(self, n_rows: int) -> None:
-        """Warn if batches are too small for the IsoScore to have a gradient."""
-        smallest = n_rows // n_batches(n_rows, self.batch_size)
-        if self._penalty_weight() and smallest < self._fewest_rows():
-            warn(
-                f"{n_rows} training rows give batches of {smallest} with "
-                f"batch_size={self.batch_size}, but the penalty needs {self._fewest_rows()} rows "
-                "in a batch, so smaller ones have none: use a larger batch_size or more rows"
-            )
-
-    def _check_exact_condition(self, name: str, holds: bool, admissible: str) -> None:
-        """Raise ValueError unless a condition of solver="exact" on a parameter holds."""
-        if not holds:
-            raise ValueError(
-                f"{name}={getattr(self, name)!r} has no exact solution: use {name}={admissible}, "
-                "or solver='minibatch'"
-            )
-
-    def _make_coordinates(self, moments: Moments, head: LinearHead | None) -> Coordinates:
-        if self.solver == "exact":
-            return whitened_coordinates(moments, head)
-        return super()._make_coordinates(moments, head)
-
-    def _validation_share(self) -> float | None:
-        return None if self.solver == "exact" else super()._validation_share()
-
-    def _batch_key(self) -> tuple[Any, ...] | None:
-        return None if self.solver == "exact" else super()._batch_key()
-
-    def _train(self, problem: Problem) -> Self:
-        if self.solver == "minibatch":
-            self._warn_of_small_batches(len(problem.fitting))
-            return super()._train(problem)
-        self.__dict__.pop("best_epoch_", None)
-        self.ridge_ = self._ridge_weight(problem)
-        map_, losses = solve_exact(problem, self._penalty_weight(), self.ridge_)
-        self.history_ = [{"iteration": number, "loss": loss} for number, loss in enumerate(losses)]
-        self.n_iter_ = max(len(losses) - 1, 1)
-        return self._set_fitted(map_, problem.head)

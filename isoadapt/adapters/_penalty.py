@@ -2,20 +2,19 @@
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from isoadapt.adapters._engine._network import AdapterNetwork
+from isoadapt.adapters._engine._task import Penalty, Problem, stacked
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
-from isoadapt.adapters._rows import Batches, to_tensor
-from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._problem import Penalty, Problem, outputs_covariance
+from isoadapt.adapters._rows import to_tensor
 
 _OPTIONAL = ("labels", "prior_cov")
-_MAX_COVARIANCE_ROWS = 250_000  # from which the covariance of the outputs is computed
 
 
 @dataclass(eq=False, repr=False)
@@ -50,80 +49,13 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
     ----------
     penalty : nn.Module or callable
         The penalty, as described above.
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
-        With None, the adapter is trained for the penalty alone.
-    balance : {"ema", "cumulative"} or None, default=None
-        How the task loss and the penalty are balanced. "ema" scales both to a common size by their
-        moving means, "cumulative" by their means over all steps so far, see
-        :class:`~isoadapt.losses.JointLoss`. None adds the two without scaling.
-    smoothing : float, default=0.15
-        Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
-        to recent steps.
-    network : {"linear", "mlp"}, default="linear"
-        "linear" trains one linear layer. "mlp" adds a branch with one hidden layer of the same
-        width; the fitted map is then not affine and has no inverse.
-    head_training : {"frozen", "joint", "alternating"}, default="frozen"
-        "frozen" keeps the head as it is. "joint" trains it together with the adapter.
-        "alternating" trains the adapter in odd epochs and the head in even ones.
-    coordinates : {"whitened", "raw"}, default="whitened"
-        Coordinates in which the adapter is trained, as in :class:`IsotropyLayer`. The fitted map
-        applies to the original embeddings in either case.
-    ridge : float or "auto", default="auto"
-        Weight, in the task loss, of the mean squared change of the head's outputs, as in
-        :class:`IsotropyLayer`. 0, as in the papers, allows any change, "auto" estimates it.
-    lr : float or "auto", default="auto"
-        Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
-        in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
-        of the head.
-    lr_schedule : {"linear", "constant"}, default="linear"
-        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first epoch to
-        ``lr / max_epochs`` in the last. "constant" keeps it.
-    batch_size : int, default=64
-        Maximum number of rows in a mini-batch.
-    max_epochs : int, default=30
-        Maximum number of passes over the training rows.
-    weight_decay : float, default=0.0
-        Weight decay of AdamW.
-    validation_fraction : float or None, default=0.3
-        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, as in
-        :class:`IsotropyLayer`. If 0 or None, the last epoch is kept.
-    patience : int or None, default=10
-        Training stops after this many epochs in a row that did not replace the epoch to be kept.
-        None never stops early.
-    scoring : str, callable or None, default=None
-        Metric that chooses the epoch, as in :class:`IsotropyLayer`. None is accuracy or R².
-    device : str, default="auto"
-        Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the validation split, the shuffling, the bootstrap and the initial weights of the
-        hidden layer. With None, every fit draws a new seed.
-    verbose : int, default=0
-        If above 0, a progress bar is shown on a terminal.
+    <parameters>
     lam : float, default=1.0
         Weight of the penalty. 0 is the control without a penalty.
 
     Attributes
     ----------
-    map_ : Affine or ResidualMLP
-        The fitted map.
-    head_ : LinearHead or None
-        The head that is applied to the adapted embeddings. It differs from the initial one only if
-        `head_training` is not "frozen".
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
-    history_ : list of dict
-        One entry for each epoch of the fit that chose the epoch, as in :class:`IsotropyLayer`.
-    ridge_ : float
-        The ridge used; that of the second fit if there was one.
-    n_iter_ : int
-        Number of epochs run.
-    best_epoch_ : int
-        Epoch whose weights were kept, from 1.
-    n_features_in_ : int
-        Number of features of the embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features; only if X has feature names that are all strings.
+    <attributes>
 
     Examples
     --------
@@ -142,30 +74,32 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
         "penalty": [callable],
     }
 
-    coordinates: str = "whitened"
-    ridge: float | str = "auto"
-    lr_schedule: str = "linear"
-
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         penalty = self.penalty
         if isinstance(penalty, nn.Module):
             penalty = copy.deepcopy(penalty)
         rotation = None
         if self.coordinates == "whitened":  # the outputs are rotated to the row space of the head
-            rotation = to_tensor(problem.coordinates.out, device)
+            rotation = to_tensor(problem.coordinates.out, device)[None]
         units = problem.units
-        values = (to_tensor(units.center, device), to_tensor(units.scale, device))
-        return _CallablePenalty(penalty, rotation, values)
+        values = [to_tensor(part, device)[None] for part in (units.center, units.scale)]
+        root = to_tensor(problem.inputs_root, device)
+        cov = root.diag() if root.ndim == 1 else root
+        return _CallablePenalty(penalty, rotation, values, (cov @ cov.mT)[None])
 
 
 class _CallablePenalty(Penalty):
     """A callable as a penalty, called with the optional arguments that its signature has."""
 
     def __init__(
-        self, penalty: Callable[..., Tensor], rotation: Tensor | None, units: tuple[Tensor, Tensor]
+        self,
+        penalty: Callable[..., Tensor],
+        rotation: Tensor | None,
+        units: Sequence[Tensor],
+        inputs_cov: Tensor,
     ) -> None:
         super().__init__(penalty)
-        self.rotation = rotation
+        self.rotation, self.units, self.inputs_cov = rotation, units, inputs_cov
         self.member_axis = bool(getattr(penalty, "member_axis", False))
         called = penalty.forward if isinstance(penalty, nn.Module) else penalty
         try:
@@ -173,41 +107,47 @@ class _CallablePenalty(Penalty):
         except (TypeError, ValueError):  # built-in functions of torch have no signature
             known = set()
         self.options = tuple(name for name in _OPTIONAL if name in known)
-        # Of a penalty without labels, equal ones in all folds are still known to be equal.
-        self.units = units if "labels" in self.options else None
 
-    def refresh(self, network: LinearNetwork, batches: Batches) -> None:
+    def join(self, others: Sequence["_CallablePenalty"]) -> Penalty:
+        """Join penalties with a member axis; others are called one after the other."""
+        if not self.member_axis:
+            return super().join(others)
+        members = (self, *others)
+        rotations = [each.rotation for each in members if each.rotation is not None]
+        return _CallablePenalty(
+            self.loss,
+            stacked(rotations) if rotations else None,
+            [stacked(parts) for parts in zip(*(each.units for each in members), strict=True)],
+            stacked([each.inputs_cov for each in members]),
+        )
+
+    def refresh(self, network: AdapterNetwork) -> None:
         if "prior_cov" in self.options:
-            cov = outputs_covariance(network, batches, _MAX_COVARIANCE_ROWS)
-            if self.rotation is not None:
-                cov = self.rotation @ cov @ self.rotation.mT
-            self.prior_cov = cov
+            rotation = network.weight if self.rotation is None else self.rotation @ network.weight
+            self.prior_cov = rotation @ self.inputs_cov @ rotation.mT
 
-    def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
+    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
         if self.rotation is not None:
             points = points @ self.rotation.mT
         options: dict[str, Tensor | None] = {}
         if "labels" in self.options:
-            options["labels"] = None if targets is None else self._labels(targets, points)
+            options["labels"] = None if targets is None else self._labels(targets, len(points))
         if "prior_cov" in self.options:
             options["prior_cov"] = self.prior_cov
         if self.member_axis:
             return self._checked(self.loss(points, **options), points)
-        values = []
-        for place, Z in enumerate(points):
-            own = {name: each if each is None else each[place] for name, each in options.items()}
-            values.append(self._checked(self.loss(Z, **own), Z))
-        return torch.stack(values)
+        (Z,) = points
+        own = {name: each if each is None else each[0] for name, each in options.items()}
+        return self._checked(self.loss(Z, **own), Z)[None]
 
-    def _labels(self, targets: Tensor, points: Tensor) -> Tensor:
+    def _labels(self, targets: Tensor, n_members: int) -> Tensor:
         """Return class numbers (K, n) or the user's values (K, n, n_outputs), as a copy."""
-        if targets.is_floating_point() and self.units is not None:
+        if targets.ndim == (1 if targets.dtype == torch.int64 else 2):
+            targets = targets.expand(n_members, *targets.shape)
+        if targets.is_floating_point():
             center, scale = self.units
-            targets = targets * scale + center
-        targets = targets.long() if targets.dtype == torch.bool else targets
-        if len(targets) == len(points) and targets.shape[1:2] == points.shape[1:2]:
-            return targets.clone()
-        return targets.expand(len(points), *targets.shape).clone()
+            return targets * scale[:, None] + center[:, None]
+        return targets.long() if targets.dtype == torch.bool else targets.clone()
 
     def _checked(self, value: Any, points: Tensor) -> Tensor:
         """Validate what the penalty returned, and return it in float32."""

@@ -5,30 +5,70 @@ Importing this module imports no adapter, so that the command line can list them
 
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from isoadapt.adapters._base import BaseAdapter
 
-_CLASSES = {
-    "isotropy-layer": "_isotropy_layer:IsotropyLayer",
-    "istar": "_istar:IStarAdapter",
-    "cosreg": "_cosreg:CosRegAdapter",
-    "spectrum-control": "_spectrum_control:SpectrumControlAdapter",
-    "topological-entropy": "_topological_entropy:TopologicalEntropyAdapter",
-    "flow": "_flow._adapter:FlowAdapter",
-    "isobn": "_isobn:IsoBN",
-    "all-but-the-top": "_all_but_the_top:AllButTheTop",
-    "cluster-isotropy": "_cluster_isotropy:ClusterIsotropy",
-    "whitening": "_whitening:Whitening",
-    "logit-preserving-whitening": "_logit_preserving:LogitPreservingWhitening",
-    "teacher-readout": "_teacher_readout:TeacherReadout",
+
+class PaperLoss(NamedTuple):
+    """A loss with the parameters and the place of its paper; it is imported when it is used."""
+
+    loss_name: str  # a class of isoadapt.losses
+    where: str = "head_input"  # one of isoadapt.finetune._recipes.PLACES
+    settings: Mapping[str, Any] = {}
+
+    @property
+    def make(self) -> "Callable[..., nn.Module]":
+        """Make the loss; the keywords are its parameters."""
+        from isoadapt import losses
+
+        return partial(getattr(losses, self.loss_name), **self.settings)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the loss by name, with their defaults."""
+        known = inspect.signature(self.make).parameters.values()
+        return {p.name: p.default for p in known if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+
+
+class Method(NamedTuple):
+    """A method: the module and class of its adapter, and its loss if it has one."""
+
+    path: str
+    loss: PaperLoss | None = None
+    needs_teacher: bool = False  # fitted to the vectors of a teacher, not to labels
+
+
+REGISTRY = {
+    "isotropy-layer": Method("_isotropy_layer:IsotropyLayer", PaperLoss("IsoScoreLoss")),
+    "istar": Method(
+        "_istar:IStarAdapter", PaperLoss("IsoScoreLoss", "all", {"zeta": 0.2, "form": "linear"})
+    ),
+    "cosreg": Method("_cosreg:CosRegAdapter", PaperLoss("CosRegLoss", "last")),
+    "spectrum-control": Method(
+        "_spectrum_control:SpectrumControlAdapter", PaperLoss("SpectrumControlLoss")
+    ),
+    "topological-entropy": Method(
+        "_topological_entropy:TopologicalEntropyAdapter", PaperLoss("PersistentEntropyLoss")
+    ),
+    "flow": Method("_flow._adapter:FlowAdapter"),
+    "isobn": Method("_isobn:IsoBN"),
+    "all-but-the-top": Method("_all_but_the_top:AllButTheTop"),
+    "cluster-isotropy": Method("_cluster_isotropy:ClusterIsotropy"),
+    "whitening": Method("_whitening:Whitening"),
+    "logit-preserving-whitening": Method("_logit_preserving:LogitPreservingWhitening"),
+    "teacher-readout": Method("_teacher_readout:TeacherReadout", needs_teacher=True),
 }
 
-NEED_TEACHER = {"teacher-readout"}  # fitted to the vectors of a teacher, not to labels
+NEED_TEACHER = {name for name, method in REGISTRY.items() if method.needs_teacher}
 
-NAMES = {name: path.partition(":")[2] for name, path in _CLASSES.items()}
+NAMES = {name: method.path.partition(":")[2] for name, method in REGISTRY.items()}
 """Classes' names by the method's name, which ``isoadapt fit`` takes."""
 
 METHODS = {name: cls for name, cls in NAMES.items() if name not in NEED_TEACHER}
@@ -36,7 +76,7 @@ METHODS = {name: cls for name, cls in NAMES.items() if name not in NEED_TEACHER}
 
 MODULES = {
     cls: f"isoadapt.adapters.{module}"
-    for module, _, cls in (path.partition(":") for path in _CLASSES.values())
+    for module, _, cls in (method.path.partition(":") for method in REGISTRY.values())
 }
 """Modules by the name of their adapter's class."""
 

@@ -13,6 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from isoadapt._utils.containers import as_values
 from isoadapt._utils.messages import warn
@@ -36,7 +37,11 @@ class Sample(NamedTuple):
     y: NDArray[Any] | None  # labels or values, (n_samples,) or (n_samples, n_outputs)
     groups: Index | None  # group numbers, (n_samples,)
     weights: Floats | None  # positive frequencies, (n_samples,); None: all are 1
-    kept: Index | None  # row numbers in the input, (n_samples,); None: all rows
+
+    def take(self, index: Index) -> "Sample":
+        """Select rows."""
+        parts: Any = (None if part is None else part[index] for part in self)
+        return Sample(*parts)
 
 
 def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
@@ -103,18 +108,18 @@ def distinct_rows(
     keys = row_hashes(X)
     if weights is None:
         if len(np.unique(keys)) == len(X):
-            return Sample(X, y, codes, None, None)
+            return Sample(X, y, codes, None)
         weights = np.ones(len(X))
     positive = np.flatnonzero(weights)
     order, counts = _merged(keys, y, codes, weights, positive)
     once = len(counts) == len(positive) and bool((counts == 1).all())
     if once and len(positive) == len(X):
-        return Sample(X, y, codes, None, None)
+        return Sample(X, y, codes, None)
     order = positive if once else order
     labels = None if y is None else y[order]
     # Without renumbering, dropping a row and giving it weight zero would have different results.
     left = None if codes is None else _codes(codes[order])
-    return Sample(X[order], labels, left, None if once else counts, order)
+    return Sample(X[order], labels, left, None if once else counts)
 
 
 def _merged(
@@ -232,7 +237,7 @@ def fold_numbers(
     return folds[units]
 
 
-class Rows(NamedTuple):
+class Batch(NamedTuple):
     """Inputs of the network, targets and weights of rows, on the training device."""
 
     X: Tensor  # (n, d) or (K, n, d); row numbers (n,) when a flow is trained
@@ -244,10 +249,10 @@ class Rows(NamedTuple):
         """Number of rows of each member."""
         return self.X.shape[-2] if self.X.ndim > 1 else len(self.X)
 
-    def take(self, index: Tensor) -> "Rows":
+    def take(self, index: Tensor) -> "Batch":
         """Select rows by an index (m,), or (K, m) with the rows of each member."""
         y, weights = (None if part is None else part[index] for part in self[1:])
-        return Rows(self.X[index], y, weights)
+        return Batch(self.X[index], y, weights)
 
 
 def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
@@ -261,16 +266,16 @@ def n_batches(n_rows: int, batch_size: int) -> int:
     return math.ceil(n_rows / batch_size)
 
 
-class Batches:
+class Batches(IterableDataset):
     """Shuffled batches of nearly equal size of the rows `index`, (n,) for all members or (K, n)."""
 
     def __init__(
-        self, rows: Rows, index: Tensor, batch_size: int, generators: Sequence[torch.Generator]
+        self, rows: Batch, index: Tensor, batch_size: int, generators: Sequence[torch.Generator]
     ) -> None:
         self.rows, self.index, self.generators = rows, index, list(generators)
         self.n_batches = n_batches(index.shape[-1], batch_size)
 
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Iterator[Batch]:
         n = self.index.shape[-1]
         orders = [torch.randperm(n, generator=each) for each in self.generators]
         order = torch.stack(orders).to(self.index.device)

@@ -107,7 +107,7 @@ def _make_options(
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")
     _check_where(values.setdefault("where", method.where))
-    loss = method.loss(**{name: values.pop(name) for name in method.parameters if name in values})
+    loss = method.make(**{name: values.pop(name) for name in method.parameters if name in values})
     return {"penalty": loss, "recipe": recipe, **values}
 
 

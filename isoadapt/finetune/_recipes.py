@@ -1,11 +1,10 @@
 """What can be chosen by name: training settings of the papers, and penalties with their places."""
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from isoadapt.adapters._registry import REGISTRY
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,34 +59,7 @@ def make_recipe(name: str | None, **changes: Any) -> Recipe:
     return replace(RECIPES[name] if name else Recipe(), **given)
 
 
-class Method(NamedTuple):
-    """A loss with the parameters and the place of its paper; it is imported when it is used."""
-
-    loss_name: str
-    where: str
-    settings: dict[str, Any]
-
-    @property
-    def loss(self) -> "Callable[..., nn.Module]":
-        """Make the loss; the keywords are its parameters."""
-        from isoadapt import losses
-
-        return partial(getattr(losses, self.loss_name), **self.settings)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Parameters of the loss by name, with their defaults."""
-        known = inspect.signature(self.loss).parameters.values()
-        return {p.name: p.default for p in known if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-
-
-PENALTIES = {
-    "istar": Method("IsoScoreLoss", ALL, {"zeta": 0.2, "form": "linear"}),
-    "cosreg": Method("CosRegLoss", LAST, {}),
-    "spectrum-control": Method("SpectrumControlLoss", HEAD_INPUT, {}),
-    "topological-entropy": Method("PersistentEntropyLoss", HEAD_INPUT, {}),
-    "isotropy-layer": Method("IsoScoreLoss", HEAD_INPUT, {}),
-}
+PENALTIES = {name: method.loss for name, method in REGISTRY.items() if method.loss is not None}
 """Penalties by the names that the methods have everywhere, ``isoadapt.adapters.METHODS``."""
 
 
@@ -103,7 +75,7 @@ def penalty_options(
     place = HEAD_INPUT
     if isinstance(penalty, str):
         method = PENALTIES[penalty]
-        penalty, place = method.loss(), method.where
+        penalty, place = method.make(), method.where
     if where is None:
         where = place
     elif isinstance(where, Integral):

@@ -253,7 +253,6 @@ def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
     if isinstance(adapter, MomentsAdapter):
         needed.add("moments_")
     admitted = [name for name in state if _FITTED.fullmatch(name) and not hasattr(cls, name)]
-    state.pop("_fitted_rows", None)  # in old folders
     _check_names(state, needed, admitted, "state")
     map_, head = state.pop("map_"), state.pop("head_")
     for name, value in state.items():
@@ -403,7 +402,6 @@ _KINDS = {
     "MultiLabelHead": _Kind(vars, partial(LinearHead, multi_label=True)),  # in old folders
     "Moments": _Kind(lambda moments: dict(moments.to_arrays()), _unpack_moments),
     "Folds": _Kind(Folds._asdict, Folds),
-    "RowSketch": _Kind(vars, lambda hashes: None),  # in old folders
 }
 
 

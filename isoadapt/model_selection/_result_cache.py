@@ -21,9 +21,9 @@ class ResultCache:
         self.folder = writable_folder(folder.expanduser())
         self.key = self._hash((__version__, problem), name)
 
-    def file(self, kind: Any, value: Any, name: str, suffix: str = ".joblib") -> Path:
+    def file(self, kind: Any, value: Any, name: str) -> Path:
         """Return the file of a kind of result that depends on `value`, which `name` describes."""
-        return self.folder / f"{joblib.hash((self.key, kind, self._hash(value, name)))}{suffix}"
+        return self.folder / f"{joblib.hash((self.key, kind, self._hash(value, name)))}.joblib"
 
     def _hash(self, value: Any, name: str) -> str:
         try:

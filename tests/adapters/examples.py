@@ -14,7 +14,7 @@ from isoadapt.adapters import (
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
 )
-from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
+from isoadapt.adapters._engine._network import AdapterNetwork
 
 PENALISED = [IsotropyLayer, IStarAdapter, CosRegAdapter, SpectrumControlAdapter]
 PENALISED += [TopologicalEntropyAdapter]
@@ -28,13 +28,11 @@ def cone_with_head(n=600):
     return X, y, LinearHead.from_estimator(LogisticRegression(max_iter=5000).fit(X[:600], y[:600]))
 
 
-def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):
+def network_and_points(d=5, n=60, members=1):
     """A network with changed parameters, and input points."""
     rng = np.random.default_rng(0)
     start = Affine(np.eye(d) + 0.3 * rng.normal(size=(d, d)), rng.normal(size=d))
-    generators = [torch.Generator().manual_seed(0) for _ in range(members)]
-    dead = [np.zeros(d, dtype=bool)] * members
-    network = kind([start] * members, *([generators, dead] if kind is MLPNetwork else []))
+    network = AdapterNetwork([start] * members, [])
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():

@@ -30,6 +30,7 @@ from isoadapt import (
     TopologicalEntropyAdapter,
     Whitening,
 )
+from isoadapt.adapters._registry import ADAPTERS as REGISTERED
 
 # With few epochs and few rows the scores still rise at the end, or fall.
 pytestmark = [
@@ -57,16 +58,16 @@ FLOW = {"n_blocks": 2, "hidden": 8}
 # A pairwise choice: each class with each kind of head, and each value of each parameter once.
 ADAPTERS = [
     IsotropyLayer(**JUDGED),
-    IsotropyLayer("ridge", network="mlp", coordinates="raw", balance=None, **NOT_JUDGED),
+    IsotropyLayer("ridge", coordinates="raw", balance=None, **NOT_JUDGED),
     IsotropyLayer(head=None, solver="exact"),
-    IStarAdapter(zeta=0.0, solver="exact"),
+    IStarAdapter(zeta=0.0, **NOT_JUDGED),
     IStarAdapter(head_training="alternating", balance="cumulative", **JUDGED),
     IStarAdapter("ridge", lam=-1.0, shrinkage="detached", **NOT_JUDGED),
-    IStarAdapter(None, network="mlp", n_shrinkage=50, bias_corrected=True, **NOT_JUDGED),
+    IStarAdapter(None, bias_corrected=True, **NOT_JUDGED),
     CosRegAdapter("ridge", coordinates="whitened", balance="ema", **NOT_JUDGED),
     SpectrumControlAdapter("ridge", decay="exponential", **NOT_JUDGED),
-    SpectrumControlAdapter(head_training="joint", network="mlp", **NOT_JUDGED),
-    TopologicalEntropyAdapter(network="mlp", **JUDGED),
+    SpectrumControlAdapter(head_training="joint", **NOT_JUDGED),
+    TopologicalEntropyAdapter(**JUDGED),
     TopologicalEntropyAdapter(None, bars="all", coordinates="whitened", **NOT_JUDGED),
     PenaltyAdapter(Variance(), coordinates="raw", **NOT_JUDGED),
     FlowAdapter("ridge", alpha=0.5, balance=None, **FLOW, **NOT_JUDGED),
@@ -79,6 +80,7 @@ ADAPTERS = [
     ClusterIsotropy(n_clusters=2, head="ridge"),
     TeacherReadout(ridge=0.1),
 ]
+ADAPTERS += [cls() for cls in REGISTERED.values() if cls not in set(map(type, ADAPTERS))]
 
 
 def changed(adapter, **changes):

@@ -8,8 +8,7 @@ from scipy.optimize import approx_fprime
 from sklearn.metrics import log_loss
 
 from isoadapt import IsotropyLayer
-from isoadapt.adapters._training._exact import _Objective
-from isoadapt.adapters._training._fit import prepare_problem
+from isoadapt.adapters._engine._exact import _Objective
 from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.metrics import isoscore
 from tests.adapters.examples import cone_with_head, mean_log
@@ -51,22 +50,17 @@ class TestMiniBatch:
         assert tenth == pytest.approx(task + 9 * (halves - task), rel=1e-5)
 
     @pytest.mark.parametrize(
-        ("network", "head_training", "coordinates"),
-        [
-            ("mlp", "frozen", "whitened"),
-            ("mlp", "joint", "whitened"),
-            ("linear", "joint", "raw"),
-            ("linear", "alternating", "whitened"),
-        ],
+        ("head_training", "coordinates"),
+        [("frozen", "whitened"), ("joint", "raw"), ("alternating", "whitened")],
     )
     def test_map_and_head_score_as_the_network_did_in_validation(
-        self, rows, network, head_training, coordinates
+        self, rows, head_training, coordinates
     ):
         X, y, head = rows
-        options = {"network": network, "coordinates": coordinates, "lr": 0.01, "max_epochs": 2}
+        options = {"coordinates": coordinates, "lr": 0.01, "max_epochs": 2}
         options |= {"head_training": head_training, "scoring": mean_log, "random_state": 0}
         layer = IsotropyLayer(head, **options)
-        held = prepare_problem(layer, X, y).validating
+        held = layer._prepare(X, y).validating
         layer.fit(X, y)
         change = np.abs(layer.head_.coef_ - head.coef_).max()
         assert change == 0 if head_training == "frozen" else change > 1e-4

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from isoadapt import IStarAdapter
-from isoadapt.adapters._istar import _STEPS, _ExactShrinkage, _SampledShrinkage, _steps_between
-from isoadapt.adapters._rows import Batches, Rows
-from isoadapt.adapters._training._networks import MLPNetwork
+from isoadapt.adapters._istar import _STEPS, _ExactShrinkage, _steps_between
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import isoscore
@@ -17,11 +15,6 @@ def covariance_root(points):
     """Root of the covariance of the points (1, d, d), as the penalty expects it."""
     eigenvalues, vectors = torch.linalg.eigh(Moments().update(points).covariance())
     return (vectors * eigenvalues.sqrt())[None].float()
-
-
-def single_batch(points, weights=None):
-    """Batches that consist of all points."""
-    return Batches(Rows(points, None, weights), torch.arange(len(points)), len(points), [])
 
 
 def test_sign_of_lam_raises_or_lowers_isoscore():
@@ -45,10 +38,10 @@ class TestExactShrinkage:
             (covariance_root(points), torch.cov(points.T)),
             (deviations, deviations[0].square().diag()),
         ):
-            outputs, expected = network(points)[:, :9], []
+            outputs, expected = network(points).points[:, :9], []
             for Z, weight in zip(outputs, network.weight, strict=True):
                 expected.append(loss(Z, weight @ cov @ weight.T))
-            penalty = _ExactShrinkage(loss, root, [1], detached=False)
+            penalty = _ExactShrinkage(loss, root, [1], False, None)
             torch.testing.assert_close(penalty(outputs, None, network), torch.stack(expected))
             with torch.no_grad():  # as in the validation
                 found = penalty(outputs, None, network)
@@ -62,43 +55,45 @@ class TestExactShrinkage:
         loss = IsoScoreLoss(torch.tensor([0.2, 0.6, 1.0]), "linear")
         penalty = _ExactShrinkage(loss, covariance_root(points), [1] * 3, False, cov)
         with torch.no_grad():
-            expected = penalty(network(rows), None, network)
+            expected = penalty(network(rows).points, None, network)
             torch.testing.assert_close(penalty.on_validation(network), expected)
 
     def test_carries_gradient_and_detached_does_not(self):
         network, points = network_and_points()
         root = covariance_root(points)
         loss = IsoScoreLoss(1.0, "linear")  # only prior_cov counts
-        exact = _ExactShrinkage(loss, root, [1], detached=False)
-        value = exact(network(points), None, network).sum()
+        exact = _ExactShrinkage(loss, root, [1], False, None)
+        value = exact(network(points).points, None, network).sum()
         (gradient,) = torch.autograd.grad(value, network.weight)
         assert gradient.abs().max() > 1e-4
-        detached = _ExactShrinkage(loss, root, [1], detached=True)
-        detached.refresh(network, single_batch(points))
-        same = detached(network(points), None, network).sum()
+        detached = _ExactShrinkage(loss, root, [1], True, None)
+        detached.refresh(network)
+        same = detached(network(points).points, None, network).sum()
         assert same.item() == pytest.approx(value.item(), rel=1e-5)
         (gradient,) = torch.autograd.grad(same, network.weight)
         assert gradient.abs().max() < 1e-8
         with torch.no_grad():  # after the epoch, the validation sees the weights of its end
             network.weight.mul_(torch.linspace(1, 3, 5)[:, None])
-            after = [each(network(points), None, network).item() for each in (detached, exact)]
+            after = [
+                each(network(points).points, None, network).item() for each in (detached, exact)
+            ]
         assert after[0] == pytest.approx(after[1])
         assert abs(after[0] - same.item()) > 1e-3
 
     def test_squared_norm_is_estimated_from_the_last_exact_one(self):
         network, points = network_and_points(members=3)
         loss = IsoScoreLoss(torch.tensor([0.2, 0.4, 1.0]), "linear")
-        penalty = _ExactShrinkage(loss, covariance_root(points), [16, 4, 1], detached=False)
+        penalty = _ExactShrinkage(loss, covariance_root(points), [16, 4, 1], False, None)
 
         def errors_after_a_step():
             with torch.no_grad():
                 network.weight.add_(0.05 * torch.randn(network.weight.shape, generator=generator))
-                exact = penalty(network(points), None, network)
-            return (penalty(network(points), None, network) - exact).abs().detach()
+                exact = penalty(network(points).points, None, network)
+            return (penalty(network(points).points, None, network) - exact).abs().detach()
 
         generator = torch.Generator().manual_seed(0)
         for _ in range(2):  # epochs
-            penalty.refresh(network, single_batch(points))
+            penalty.refresh(network)
             errors = torch.stack([errors_after_a_step() for _ in range(_STEPS + 1)])
             exact = errors < 1e-6
             for member, steps in enumerate((16, 4, 1)):
@@ -114,16 +109,3 @@ def test_estimates_are_used_for_fewer_steps_with_large_rates_and_zeta():
         *[(1.0, 1e-320, 1), (0.2, 0.1, 1), (1e-320, 1e300, 1)],
     ]:
         assert _steps_between(zeta, lr) == steps
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_sampled_shrinkage_uses_a_bounded_number_of_rows(weighted):
-    network, points = network_and_points(MLPNetwork, members=2)
-    weights = torch.arange(60) % 4 + 1.0 if weighted else None
-    penalty = _SampledShrinkage(IsoScoreLoss(0.4, "linear"), 25)
-    with torch.no_grad():
-        penalty.refresh(network, single_batch(points, weights))
-        sampled = network(points[::3])
-    own = None if weights is None else weights[::3].long()
-    expected = torch.stack([torch.cov(Z.T, fweights=own) for Z in sampled])
-    torch.testing.assert_close(penalty.prior_cov, expected, rtol=1e-4, atol=1e-4)

@@ -18,9 +18,9 @@ from isoadapt import (
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
 )
+from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates
 from isoadapt.adapters._linalg import row_space
 from isoadapt.adapters._spectrum_control import _SVD_INTERVAL, _ExactSpectrum, _second_moment_root
-from isoadapt.adapters._training._problem import raw_coordinates, whitened_coordinates
 from isoadapt.geometry import Moments
 from isoadapt.losses import CosRegLoss, PersistentEntropyLoss, SpectrumControlLoss
 from isoadapt.metrics import isoscore, mean_cosine_similarity
@@ -36,8 +36,8 @@ def cone():
 class TestAllPenalised:
     def test_starts_as_the_identity(self, adapter, cone):
         X, y, head = cone
-        for network, coordinates in (("linear", "whitened"), ("mlp", "raw")):
-            options = {"network": network, "coordinates": coordinates, "max_epochs": 1}
+        for coordinates in ("whitened", "raw"):
+            options = {"coordinates": coordinates, "max_epochs": 1}
             fitted = adapter(head, lr=1e-12, **options).fit(X[:100], y[:100])
             np.testing.assert_allclose(fitted.transform(X), X, atol=1e-4)
 
@@ -53,8 +53,8 @@ class TestAllPenalised:
 @pytest.mark.parametrize(
     ("adapter", "options", "word"),
     [
-        (IsotropyLayer, {"network": "mlp", "solver": "exact"}, "network='mlp'"),
-        (IStarAdapter, {"zeta": 0.2, "solver": "exact"}, "zeta=0.2"),
+        (IsotropyLayer, {"head_training": "joint", "solver": "exact"}, "head_training='joint'"),
+        (IsotropyLayer, {"lr": 0.1, "solver": "exact"}, "lr=0.1 has no effect"),
         (CosRegAdapter, {"head": None, "head_training": "joint"}, "head_training='joint'"),
         (CosRegAdapter, {"device": "nowhere"}, "device='nowhere'"),
         (IsotropyLayer, {"batch_size": 3}, "batches of 4 rows"),
@@ -120,11 +120,12 @@ class TestSpectrumControl:
         network, points = network_and_points(members=2)
         root = torch.tensor(_second_moment_root(Moments().update(points))).float()
         exact = SpectrumControlLoss("polynomial", c1=3.0)
-        penalty = _ExactSpectrum(SpectrumControlLoss("polynomial", c1=3.0, per_row=False), root)
+        loss = SpectrumControlLoss("polynomial", c1=3.0, per_row=False)
+        penalty = _ExactSpectrum(loss, root[None], loss.target(5)[None])
         generator = torch.Generator().manual_seed(0)
         for step in range(2 * _SVD_INTERVAL):
-            value = penalty(network(points), None, network)
-            distance = exact(network(points))
+            value = penalty(network(points).points, None, network)
+            distance = exact(network(points).points)
             gradient, expected = (
                 torch.autograd.grad(loss.sum(), network.weight)[0] for loss in (value, distance)
             )
@@ -137,8 +138,8 @@ class TestSpectrumControl:
                 noise = torch.randn(network.weight.shape, generator=generator)
                 network.weight.add_(0.05 * noise)
         with torch.no_grad():  # without gradients the loss itself is computed
-            evaluated = penalty(network(points), None, network)
-        torch.testing.assert_close(evaluated, exact(network(points)), rtol=1e-3, atol=1e-3)
+            evaluated = penalty(network(points).points, None, network)
+        torch.testing.assert_close(evaluated, exact(network(points).points), rtol=1e-3, atol=1e-3)
         assert penalty.step == 2 * _SVD_INTERVAL
 
 
@@ -204,15 +205,15 @@ def test_penalty_gets_the_classes_or_the_values_in_their_own_units():
         np.testing.assert_allclose(np.sort(epoch, axis=0), expected, rtol=1e-6, atol=1e-4)
 
 
-@pytest.mark.parametrize("network", ["linear", "mlp"])
-def test_prior_cov_is_the_covariance_of_all_adapted_rows(network):
+@pytest.mark.parametrize("coordinates", ["whitened", "raw"])
+def test_prior_cov_is_the_covariance_of_all_adapted_rows(coordinates):
     recorded = []
 
     def penalty(Z, prior_cov):
         recorded.append(prior_cov.clone())
         return Z.sum() * 0
 
-    adapter = PenaltyAdapter(penalty, HEAD, network=network, lr=1e-9, **ALL_ROWS).fit(X, Y)
+    adapter = PenaltyAdapter(penalty, HEAD, coordinates=coordinates, lr=1e-9, **ALL_ROWS).fit(X, Y)
     ratio = np.cov(adapter.transform(X).T) / recorded[-1].numpy()
     np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-2)
 

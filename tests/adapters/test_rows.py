@@ -33,7 +33,7 @@ QUICK = {"max_epochs": 3, "batch_size": 16, "random_state": 0}
 ADAPTERS = [
     IsotropyLayer(HEAD, **QUICK),
     IsotropyLayer("ridge", solver="exact"),
-    IStarAdapter(HEAD, network="mlp", head_training="joint", ridge=1.0, **QUICK),
+    IStarAdapter(HEAD, head_training="joint", ridge=1.0, **QUICK),
     CosRegAdapter(LogisticRegression(C=0.1), **QUICK),
     SpectrumControlAdapter(None, **QUICK),
 ]
@@ -93,7 +93,7 @@ class TestTaskLoss:
         assert adapter.history_[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
 
     def test_exact_solver_has_the_weighted_mean(self):
-        adapter = IStarAdapter(HEAD, lam=0.0, zeta=0.0, solver="exact")
+        adapter = IsotropyLayer(HEAD, alpha=1.0, solver="exact")
         adapter.fit(X, Y, sample_weight=WEIGHTS)
         expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=WEIGHTS)
         assert adapter.history_[0]["loss"] == pytest.approx(expected)
@@ -190,7 +190,7 @@ def training_loss(adapter, X, y):
 @pytest.mark.parametrize(
     "adapter",
     [
-        IsotropyLayer(None, network="mlp", **ONE_EPOCH),
+        IsotropyLayer(None, **ONE_EPOCH),
         CosRegAdapter(coordinates="raw", head_training="joint", **ONE_EPOCH),
         FlowAdapter("logistic", alpha=0.5, n_blocks=1, hidden=4, **ONE_EPOCH),
     ],

@@ -26,11 +26,10 @@ pytestmark = pytest.mark.usefixtures("fixed_penalty")
 FEW = {"max_epochs": 2, "batch_size": 64, "random_state": 0}
 TRAINED = [
     IsotropyLayer(coordinates="raw", head_training="joint", **FEW),
-    IsotropyLayer(network="mlp", **FEW),
     IsotropyLayer(solver="exact"),
     IStarAdapter(coordinates="raw", shrinkage="detached", **FEW),
     CosRegAdapter(balance="ema", **FEW),
-    SpectrumControlAdapter(coordinates="raw", network="mlp", balance="ema", **FEW),
+    SpectrumControlAdapter(coordinates="raw", balance="ema", **FEW),
     TopologicalEntropyAdapter(**FEW),
     FlowAdapter("logistic", n_blocks=1, hidden=8, alpha=0.5, **FEW),
 ]
@@ -112,7 +111,6 @@ FULL = {"max_epochs": 30, "patience": None, "validation_fraction": None, "random
     "adapter",
     [
         IsotropyLayer(**FULL),
-        IsotropyLayer(network="mlp", **FULL),
         IsotropyLayer(solver="exact", alpha=1.0),
         FlowAdapter(n_blocks=2, hidden=8, **FULL),
         Whitening(shrinkage=0.1),

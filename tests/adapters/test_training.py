@@ -1,62 +1,77 @@
-"""Parts of the training: hand-written gradients, and the optimizer of several members."""
+"""Parts of the training: the network, the ridge, the loop of skorch, and the optimizer."""
 
 import numpy as np
 import pytest
 import torch
-from torch.autograd import gradcheck
+from skorch.callbacks import Callback
 
-from isoadapt.adapters._training._loop import _MeanSquare
-from isoadapt.adapters._training._networks import (
-    LinearNetwork,
-    MemberAdamW,
-    MLPNetwork,
-    Rates,
-    _LinearAndProduct,
-)
-from tests.adapters.examples import network_and_points
+from isoadapt import IsotropyLayer
+from isoadapt.adapters._engine._loop import AdapterNet, OutputRidge
+from isoadapt.adapters._engine._network import MemberAdamW, Rates
+from tests.adapters.examples import cone_with_head, network_and_points
 
-K, N, D, C = 2, 5, 4, 3
+K, D, C = 2, 4, 3
 
 
-def draw(*shape, seed=0, grad=True):
+def draw(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=grad)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("kind", [LinearNetwork, MLPNetwork])
-def test_map_is_the_network_in_float64(kind):
-    network, points = network_and_points(kind, members=2)
-    outputs = network(points).detach()
+def test_map_is_the_network_in_float64():
+    network, points = network_and_points(members=2)
+    outputs = network(points).points.detach()
     for member in range(2):
         found = network.map(member)(points.double().numpy())
         np.testing.assert_allclose(found, outputs[member], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [(N, D), (K, N, D)], ids=["shared rows", "own rows"])
-def test_linear_layer_and_product_have_the_right_values_and_gradients(rows):
-    X, weight, coef = draw(*rows, grad=False), draw(K, D, D, seed=1), draw(K, C, D, seed=2)
-    assert gradcheck(_LinearAndProduct.apply, (X, weight, coef))
-    points, product = _LinearAndProduct.apply(X, weight, coef)
-    torch.testing.assert_close(points, X @ weight.mT)
-    torch.testing.assert_close(product, coef @ weight)
-
-
 @pytest.mark.parametrize("classifies", [True, False])
 @pytest.mark.parametrize("diagonal", [True, False])
-def test_mean_square_of_moments_is_the_mean_over_points(diagonal, classifies):
-    root = draw(1, 1 if diagonal else D, D, seed=3, grad=False)
-    mean = draw(1, D, 1, seed=4, grad=False)
-    coef, shift = draw(K, C, D), draw(K, C, 1, seed=1)
-    assert gradcheck(_MeanSquare.apply, (coef, shift, root, mean, classifies))
+def test_ridge_of_moments_is_the_mean_over_points(diagonal, classifies):
+    root, mean = draw(1, 1 if diagonal else D, D, seed=3), draw(1, D, 1, seed=4)
+    coef, shift = draw(K, C, D), draw(K, 1, C, seed=1)
     matrix = root.expand(1, D, D).diag_embed()[0, 0] if diagonal else root[0]
     # The points mean ± √d R eᵢ have this mean and the covariance RRᵀ.
     points = (mean + D**0.5 * torch.cat([matrix, -matrix], 1)).expand(K, D, 2 * D)
-    change = coef @ points + shift
+    change = coef @ points + shift.mT
     if classifies:
         change = change - change.mean(1, keepdim=True)
     squares = change.square().sum(1) / (1 if classifies else C)
-    value = _MeanSquare.apply(coef, shift, root, mean, classifies)
-    torch.testing.assert_close(value, squares.mean(-1))
+    weights = torch.tensor([2.0, 0.5], dtype=torch.float64)
+    start = 0 * coef, 0 * shift
+    ridge = OutputRidge(weights, *start, mean, root, classifies)
+    torch.testing.assert_close(ridge((coef, shift)), weights * squares.mean(-1))
+
+
+class Recorder(Callback):
+    """Records the names of what a net notifies of."""
+
+    def __init__(self):
+        self.names = []
+
+    def on_batch_begin(self, net, batch=None, training=None, **kwargs):
+        self.names.append("begin")
+
+    def on_grad_computed(self, net, named_parameters, **kwargs):
+        assert dict(named_parameters)["weight"].grad is not None
+        self.names.append("grad")
+
+    def on_batch_end(self, net, batch=None, training=None, loss=None, **kwargs):
+        assert loss.shape == (1,)
+        self.names.append("end")
+
+
+def test_the_loop_notifies_of_what_skorch_does(monkeypatch):
+    recorder, made = Recorder(), AdapterNet.__init__
+
+    def with_recorder(net, *args, callbacks=(), **kwargs):
+        made(net, *args, callbacks=[*callbacks, ("recorder", recorder)], **kwargs)
+
+    monkeypatch.setattr(AdapterNet, "__init__", with_recorder)
+    X, y, head = cone_with_head()
+    IsotropyLayer(head, max_epochs=2, batch_size=100, validation_fraction=None).fit(X, y)
+    assert recorder.names == ["begin", "grad", "end"] * 2 * 6
 
 
 SHAPES = [(4, 2), (1, 4)]  # weights and bias of a layer

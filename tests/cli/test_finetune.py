@@ -65,7 +65,7 @@ class TestOptions:
     def test_every_penalty_has_its_loss_and_the_place_of_its_paper(self):
         for name, method in PENALTIES.items():
             options = _make_options(name, None, ["lam=0.1"])
-            assert isinstance(options["penalty"], type(method.loss()))
+            assert isinstance(options["penalty"], type(method.make()))
             assert (options["lam"], options["where"]) == (0.1, method.where)
 
 

@@ -24,7 +24,6 @@ CLASSES = rng.integers(0, 3, len(ROWS))
 VARIANTS = {
     "default": {},
     "frozen": {"head": HEAD},
-    "mlp": {"network": "mlp"},
     "joint": {"head": HEAD, "head_training": "joint"},
     "exact": {"solver": "exact"},
     "pca": {"method": "pca", "n_components": 2, "head": "logistic"},

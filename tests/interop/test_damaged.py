@@ -13,7 +13,7 @@ from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
 from tests.interop.examples import X, checksum, fitted, same
 
 CONFIG, TENSORS = "config.json", "adapter.safetensors"
-SOURCES = [("Whitening", "pca"), ("IsotropyLayer", "mlp"), ("FlowAdapter", "unsupervised")]
+SOURCES = [("Whitening", "pca"), ("IsotropyLayer", "joint"), ("FlowAdapter", "unsupervised")]
 
 
 @pytest.fixture(scope="module")

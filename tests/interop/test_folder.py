@@ -1,8 +1,6 @@
 """An adapter folder gives back the adapter, to the bit, or says why it cannot."""
 
-import json
 import sys
-from pathlib import Path
 
 import joblib
 import numpy as np
@@ -24,9 +22,7 @@ from isoadapt import (
     TransformerEncoder,
     Whitening,
 )
-from isoadapt.adapters._maps import STORABLE_MAPS
 from isoadapt.adapters._registry import ADAPTERS
-from isoadapt.geometry import Moments
 from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.losses import CosRegLoss
@@ -258,42 +254,3 @@ class TestPipelines:
         assert 'load_adapter("path/to/this/folder").transform(texts)' in card
         with pytest.raises(ValueError, match="leave base_model out"):
             save_adapter(model, tmp_path / "b", base_model="another")
-
-
-class TestEarlierFolders:
-    """Adapter folders that an earlier version wrote: they load, and give the same vectors."""
-
-    FOLDERS = Path(__file__).parent / "folders"
-    EXPECTED = json.loads((FOLDERS / "expected.json").read_text())
-
-    def test_they_load_and_adapt_as_before(self):
-        for name, expected in self.EXPECTED["adapted"].items():
-            adapter = load_adapter(self.FOLDERS / name)
-            found = adapter.transform(np.array(self.EXPECTED["rows"]))
-            np.testing.assert_allclose(found, expected, rtol=1e-9, err_msg=name)
-            assert "_fitted_rows" not in vars(adapter)  # hashes of rows, which some folders hold
-
-    def test_they_hold_every_map_that_may_be_stored(self):
-        names = self.EXPECTED["adapted"]
-        configs = "".join((self.FOLDERS / name / "config.json").read_text() for name in names)
-        assert all(f'"type": "{name}"' in configs for name in STORABLE_MAPS)
-
-    def test_moments_without_the_higher_ones_load_and_go_on(self, tmp_path):
-        adapter = fitted("LogitPreservingWhitening", "frozen")
-        arrays = adapter.moments_.to_arrays()
-        lower = {name: arrays[name] for name in ("count", "mean", "scatter")}
-        adapter.moments_ = Moments.from_arrays(lower)
-        again = load_adapter(save_adapter(adapter, tmp_path / "a")).partial_fit(X)
-        assert again.moments_.count == 2 * len(X)
-        assert again.moments_.fourth is None
-
-    def test_a_multi_label_head_had_a_class_of_its_own(self):
-        adapter = load_adapter(self.FOLDERS / "multi-label")
-        rows = np.array(self.EXPECTED["rows"])
-        for head in (adapter.head, adapter.head_):
-            assert head.multi_label_
-            assert head.classes_.tolist() == [0, 1]
-            np.testing.assert_array_equal(head.intercept_, [0.5, -1.0])
-        logits = adapter.head_.outputs(rows)
-        np.testing.assert_allclose(adapter.decision_function(rows), logits, atol=1e-9)
-        np.testing.assert_array_equal(adapter.predict(rows), (logits > 0).astype(int))

@@ -1,10 +1,12 @@
 """AdapterSearchCV: against GridSearchCV, fit by fit; what is trained together, and refused."""
 
-from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
+from isoadapt.adapters._engine._loop import AdapterNet
+from isoadapt.adapters._engine._task import Penalty
 from joblib import parallel_config
 from scipy.special import logsumexp
 from sklearn import config_context
@@ -22,13 +24,13 @@ from isoadapt import (
     IsotropyLayer,
     IStarAdapter,
     LinearHead,
+    PenaltyAdapter,
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
     Whitening,
 )
+from isoadapt.adapters import _together
 from isoadapt.adapters._together import fit_together, prepare
-from isoadapt.adapters._training._loop import AdapterNet
-from isoadapt.adapters._training._problem import Penalty
 from isoadapt.model_selection import AdapterSearchCV, make_isotropy_scorer
 from isoadapt.model_selection._search import _evaluation
 from tests.model_selection.searches import agree, assert_same_results, count_members
@@ -54,7 +56,7 @@ def at_once(adapter, grid):
     prepared = {each.random_state: prepare(each, X, Y) for each in adapters}
     assert len({each._batch_key() for each in adapters}) == 1
     shared = [prepared[each.random_state] for each in adapters]
-    assert not any(fit_together(adapters, shared, lambda _: None))
+    assert not any(fit_together(adapters, shared))
     return adapters
 
 
@@ -174,21 +176,49 @@ class TestAgainstGridSearchCV:
 
 
 class Distant(CosRegAdapter):
-    """Its penalty is the mean squared distance of the points from the weight decay."""
+    """Its penalty depends on the weight decay, on the rows, on their labels and on the network."""
 
     def _make_penalty(self, problem, device):
-        return Penalty(partial(mean_squared_distance, value=self.weight_decay))
+        return Distance(lambda points: (points - self.weight_decay).square().mean((-2, -1)))
 
 
-def mean_squared_distance(points, value):
-    return (points - value).square().mean((-2, -1))
+class Distance(Penalty):
+    """It has no `join`, so that each member's own penalty is called."""
+
+    def refresh(self, network, batches):
+        self.center = outputs_covariance(network, batches, 90).mean((-2, -1))
+
+    def __call__(self, points, targets, network):
+        labels = targets.expand(points.shape[:2]).float()
+        own = network.bias.square().mean((-2, -1)) + (points.mean(-1) * labels).mean(-1)
+        return self.loss(points - self.center[:, None, None]) + own
 
 
-def test_equal_penalties_are_trained_together_and_others_one_at_a_time():
-    adapter, options = Distant(HEAD, lam=3.0, **QUICK), {"scoring": "neg_log_loss", "atol": 1e-5}
-    agree(adapter, {"lam": [0.0, 3.0]}, X, Y, cv=2, **options)
-    with pytest.warns(UserWarning, match=r"4 of 4 fits .*Penalty\.join"):
-        agree(adapter, {"weight_decay": [0.0, 9.0]}, X, Y, cv=2, alone=[4], **options)
+@pytest.mark.parametrize(
+    ("kind", "grid"),
+    [
+        (Distant, {"weight_decay": [0.0, 9.0]}),
+        (Distant, {"random_state": [0, 1]}),
+        (SpectrumControlAdapter, {"random_state": [0, 1]}),
+    ],
+)
+def test_penalties_that_differ_are_called_one_by_one_in_one_training(kind, grid):
+    adapter, options = kind(HEAD, lam=3.0, **QUICK), {"scoring": "neg_log_loss", "atol": 1e-5}
+    agree(adapter, grid, X, Y, cv=2, **options)
+
+
+@pytest.mark.parametrize("member_axis", [False, True])
+def test_a_users_penalty_is_trained_together_whatever_the_split(member_axis):
+    """The coordinates differ between splits, the units of the labels do too."""
+
+    def penalty(Z, labels, prior_cov):
+        rows = (Z - labels).square().mean((-2, -1))
+        return rows + prior_cov.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+    penalty.member_axis = member_axis
+    rows, values = make_regression(100, 8, noise=20.0, random_state=0)
+    adapter = PenaltyAdapter(penalty, "ridge", lam=2.0, **QUICK)
+    agree(adapter, {"lam": [0.0, 3.0], "random_state": [0, 1]}, rows, values, cv=2, atol=1e-5)
 
 
 class TestMemory:
@@ -199,13 +229,11 @@ class TestMemory:
         assert_same_results(search.fit(X, Y), plain)
         assert (max(calls), sum(calls)) == (most, 8)
 
-    def test_failing_memory_halves_the_chunk(self, monkeypatch, plain):
-        calls = count_members(monkeypatch, memory=2)
-        ours = AdapterSearchCV(ADAPTER, GRID, cv=2, refit=False).fit(X, Y)
+    def test_a_block_that_fails_is_fitted_one_at_a_time(self, monkeypatch, plain):
+        monkeypatch.setattr(_together, "fit_members", Mock(side_effect=MemoryError))
+        with pytest.warns(UserWarning, match="8 of 8 fits .* failed with MemoryError"):
+            ours = AdapterSearchCV(ADAPTER, GRID, cv=2, refit=False).fit(X, Y)
         assert_same_results(ours, plain)
-        assert ours.unbatched_ == {}
-        assert sum(size for size in calls if size <= 2) >= 8
-        assert max(calls) > 2
 
 
 # --- what cannot be trained together, fails, or is refused ----------------------------------------
@@ -263,15 +291,15 @@ def test_wrong_parameters(estimator, grid, options, word, tmp_path, monkeypatch)
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
 def test_an_interrupt_returns_what_is_done(monkeypatch, plain):
-    scored, count = _evaluation.Evaluation._score, []
+    run, count = _evaluation.Group.run, []
 
-    def score(self, *arguments):
+    def stopping(self, fits):
         count.append(1)
-        if len(count) > 4:
+        if len(count) > 3:
             raise KeyboardInterrupt
-        return scored(self, *arguments)
+        return run(self, fits)
 
-    monkeypatch.setattr(_evaluation.Evaluation, "_score", score)
+    monkeypatch.setattr(_evaluation.Group, "run", stopping)
     count_members(monkeypatch, most=2)
     search = AdapterSearchCV(ADAPTER, GRID, cv=2)
     with pytest.warns(UserWarning, match="interrupted: 2 of 4 candidates"):
@@ -343,10 +371,9 @@ def test_requested_weights_and_groups():
         same(pipe, grid, X, Y, given, cv=GroupKFold(2), n_jobs=2)
 
 
-def test_parameters_of_other_steps_are_fitted_one_at_a_time():
+def test_parameters_of_other_steps():
     weights = {f"{name}__sample_weight": COUNTS for name in ("standardscaler", "istaradapter")}
-    with pytest.warns(UserWarning, match="parameters for other steps than the adapter"):
-        same(PIPE, {"istaradapter__lam": [1]}, X, Y, weights, cv=2, alone=[2])
+    same(PIPE, {"istaradapter__lam": [1, 3]}, X, Y, weights, cv=2)
 
 
 def test_folds_with_repeated_rows_side_by_side(monkeypatch):

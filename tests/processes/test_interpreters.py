@@ -272,4 +272,4 @@ def test_workers_reduce_and_adapt_their_blocks():
         dask.config.set(scheduler=client),
     ):
         adapted = Whitening().fit(rows).transform(rows).compute()
-    np.testing.assert_allclose(adapted, Whitening().fit_transform(whole), rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(adapted, Whitening().fit_transform(whole), rtol=1e-9, atol=1e-10)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils import gather_object
-from joblib import Parallel
 from sklearn.datasets import make_classification
 
 from isoadapt import IStarAdapter
@@ -36,12 +35,8 @@ def test_a_search_in_processes_gives_the_results_of_one_and_keeps_them(tmp_path,
 
     ours = scores(n_jobs=2, cache=tmp_path)
     np.testing.assert_allclose(ours, scores(), atol=1e-5)
-    monkeypatch.setattr(_evaluation, "_run_alone", run)
-    monkeypatch.setattr(_evaluation.Group, "train", run)
-    monkeypatch.setattr(
-        _evaluation.Evaluation, "_parallel", lambda self, kind: Parallel(1, return_as=kind)
-    )
-    np.testing.assert_array_equal(scores(n_jobs=2, cache=tmp_path), ours)
+    monkeypatch.setattr(_evaluation.Group, "run", run)
+    np.testing.assert_array_equal(scores(cache=tmp_path), ours)
 
 
 def test_a_comparison_does_not_depend_on_the_number_of_processes():

@@ -14,21 +14,21 @@ from skorch.callbacks import GradientNormClipping
 
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt.adapters._base import BaseAdapter, make_random_state
+from isoadapt.adapters._engine._choice import EpochChoice, TargetUnits, make_score
+from isoadapt.adapters._engine._loop import AdapterNet
+from isoadapt.adapters._engine._task import Penalty
+from isoadapt.adapters._engine._train import Training, epochs_bar, run_epochs
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._rows import (
+    Batch,
     Batches,
-    Rows,
     check_spread,
     restore_on_failure,
     split_rows,
     strata,
     to_tensor,
 )
-from isoadapt.adapters._training._epoch_choice import Run, TargetUnits, make_score
-from isoadapt.adapters._training._fit import epochs_bar, run_epochs
-from isoadapt.adapters._training._loop import AdapterNet, Training
-from isoadapt.adapters._training._problem import Penalty
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
@@ -231,13 +231,13 @@ class FlowAdapter(BaseAdapter):
         refit = self._refits_head()
         if refit and not needs_fit(self.head):
             self._resolve_head(rows, labels)  # raises before training if its width is wrong
-        module, head, run = self._train(rows, None if self.alpha is None else labels)
+        module, head, choice = self._train(rows, None if self.alpha is None else labels)
         map_ = self._take_map(module, rows)
         if refit:
             head = self._fit_head(rows, labels, map_=map_)
-        self.best_epoch_ = run.best_epoch
-        self.n_iter_ = len(run.history)
-        self.history_ = run.history
+        self.best_epoch_ = choice.best_epoch
+        self.n_iter_ = len(choice.history)
+        self.history_ = choice.history
         return self._set_fitted(map_, head)
 
     def score_samples(self, X: ArrayLike) -> Floats:
@@ -267,8 +267,8 @@ class FlowAdapter(BaseAdapter):
 
     def _train(
         self, X: NDArray[Any], y: NDArray[Any] | None
-    ) -> tuple["FlowObjective", LinearHead | None, Run]:
-        """Train the flow, with the head's task if there are labels; return module, head and run."""
+    ) -> tuple["FlowObjective", LinearHead | None, EpochChoice]:
+        """Train the flow, with the head's task if there are labels; return all three."""
         rng = make_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
@@ -284,19 +284,21 @@ class FlowAdapter(BaseAdapter):
         module = self._make_module(network, X, None if head is None else units.head(head))
         values = units.targets(targets)
         y_on_device = None if values is None else to_tensor(values, device)
-        numbers = Rows(torch.arange(len(X), device=device), y_on_device)
-        held_out, run = None, Run()
+        numbers = Batch(torch.arange(len(X), device=device), y_on_device)
+        held_out, choice = None, EpochChoice()
         if validating is not None:
             if head is not None and y is not None:
                 score = make_score(head, y[validating], self.scoring, units)
-            run = Run(score, self._bits_weight(), self.patience, rng)
+            choice = EpochChoice(score, self._bits_weight(), self.patience, rng)
             held_out = torch.from_numpy(validating).to(device)
         index = torch.from_numpy(fitting).to(device)
         batches = Batches(numbers, index, self.batch_size, [generator])
-        training = Training(self._make_net(module), batches, [run], held_out, counts_start=False)
+        training = Training(
+            self._make_net(module), batches, [choice], held_out, (), counts_start=False
+        )
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             run_epochs(training, self.max_epochs, tick=lambda _: bar.update())
-        return training.net.module_, head, run
+        return training.net.module_, head, choice
 
     def _bits_weight(self) -> float:
         return 1.0 if self.alpha is None else (1 - self.alpha) / self.alpha
@@ -328,11 +330,10 @@ class FlowAdapter(BaseAdapter):
             JointLoss(
                 self._bits_weight(), None if self.alpha is None else self.balance, self.smoothing
             ),
-            [Penalty(lambda bits: bits.mean(-1))],
+            Penalty(lambda bits: bits.mean(-1)),
             optimizer=torch.optim.Adam,
             optimizer__fused=True,
             lr=self.lr,
-            batch_size=self.batch_size,
             callbacks=[("clip", GradientNormClipping(_MAX_NORM))],
             device=module.X.device,
         )

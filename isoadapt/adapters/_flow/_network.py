@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from isoadapt.adapters._engine._network import Adapted
 from isoadapt.adapters._flow._map import (
     Block,
     Coupling,
@@ -19,7 +20,6 @@ from isoadapt.adapters._flow._map import (
     make_transform,
     standard_normal,
 )
-from isoadapt.adapters._training._networks import Adapted
 from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 

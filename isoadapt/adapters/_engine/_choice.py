@@ -162,8 +162,8 @@ class Epoch(NamedTuple):
     state: dict[str, Tensor]
 
 
-class Run:
-    """The training of one member: its history, early stopping and the choice of the epoch to keep.
+class EpochChoice:
+    """The epochs of one member: their history, early stopping, and which of them is kept.
 
     The last epoch is chosen whose validation score is within one standard error of the best score,
     that of the start included; if there is none, the epoch with the best score. The value of the

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._linalg import cross_entropy, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
 
 

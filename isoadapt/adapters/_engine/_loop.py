@@ -1,0 +1,250 @@
+"""The training loop of skorch over mini-batches that are already on the device."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+from skorch.callbacks import Callback, LRScheduler
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+
+from isoadapt.adapters._engine._network import Adapted, AdapterNetwork
+from isoadapt.adapters._engine._task import Penalty, Task
+from isoadapt.adapters._rows import Batch, Batches
+
+LARGE_STEP = 1e8
+"""Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.
+
+Measured by ``python -m benchmarks --only threads`` on a machine without other load: two threads
+are at most 1.4 times as fast as one in smaller steps, and 1.5 to 1.7 times in larger ones.
+"""
+
+UPDATE_ROWS = 100
+"""Number of rows whose multiply-adds take as long as AdamW's update of the parameters."""
+
+_LOCK = threading.Lock()
+_HELD: dict[int, int] = {}  # number of threads to restore, by Python thread in one_thread
+
+
+class OutputRidge(NamedTuple):
+    """The weighted mean squared change of each member's head outputs since the start.
+
+    It is computed over all training rows, from their moments. Over a batch with fewer rows than
+    dimensions the ridge would act in a few directions only, and Adam's full-sized steps would
+    change the outputs in the others.
+    """
+
+    weights: Tensor  # of each member's change, (K,)
+    coef: Tensor  # from the network's inputs to the outputs at the start, (K, n_outputs, d)
+    intercept: Tensor  # offset of that map, (K, 1, n_outputs)
+    mean: Tensor  # of the inputs, (K or 1, d, 1)
+    root: Tensor  # of their shrunk covariance, (K or 1, d, d), or its diagonal (K or 1, 1, d)
+    # Whether a softmax follows: then only differences of the outputs count, and squares are summed
+    # over the outputs. Otherwise squares are averaged.
+    classifies: bool
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, tasks: Sequence[Task], network: AdapterNetwork) -> Self | None:
+        """Take the present outputs as the reference; None if no member has a ridge."""
+        weights, reader = [task.ridge for task in tasks], network.reader()
+        if reader is None or not any(weights):
+            return None
+        problems = list({id(task.problem): task.problem for task in tasks}.values())
+        if len(problems) > 1:
+            problems = [task.problem for task in tasks]
+        means = [each.coordinates.into(each.moments.mean.numpy()[None]) for each in problems]
+        coef, intercept = reader
+        root = torch.as_tensor(np.stack([each.shrunk_root for each in problems])).to(coef)
+        return cls(
+            torch.tensor(weights).to(coef),
+            coef,
+            intercept,
+            torch.as_tensor(np.stack(means)).to(coef).mT,
+            root[:, None] if root.ndim == 2 else root,
+            problems[0].targets is not None and problems[0].targets.ndim == 1,
+        )
+
+    def __call__(self, reader: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the weighted mean squared changes (K,) of heads that read the inputs so."""
+        change, shift = reader[0] - self.coef, (reader[1] - self.intercept).mT
+        if self.classifies:
+            change, shift = (part - part.mean(-2, keepdim=True) for part in (change, shift))
+        spread = change @ self.root if self.root.shape[-2] > 1 else change * self.root
+        shift = torch.baddbmm(shift, change, self.mean.expand(len(change), -1, -1))
+        squares = spread.square().sum((-2, -1)) + shift.square().sum((-2, -1))
+        return self.weights * (squares if self.classifies else squares / change.shape[-2])
+
+    def keep(self, members: Tensor) -> "OutputRidge":
+        """Return the ridge of the given members only."""
+        shared = len(self.root) == 1
+        parts = (self.weights, self.coef, self.intercept)
+        weights, coef, intercept = (part[members] for part in parts)
+        mean, root = (part if shared else part[members] for part in (self.mean, self.root))
+        return OutputRidge(weights, coef, intercept, mean, root, self.classifies)
+
+
+class Alternation(Callback):
+    """Trains the layer in odd epochs and the head in even ones."""
+
+    def on_epoch_begin(self, net: NeuralNet, **kwargs: Any) -> None:
+        """Choose the parameters that this epoch trains."""
+        odd = len(net.history) % 2 == 1
+        net.module_.train_parts(layer=odd, head=not odd)
+
+
+def linear_schedule(max_epochs: int) -> LRScheduler:
+    """Return a callback that lowers the rates linearly, to 1/max_epochs in the last epoch."""
+    return LRScheduler(LambdaLR, lr_lambda=lambda epoch: 1 - epoch / max_epochs)
+
+
+class AdapterNet(NeuralNet):
+    """The training loop of skorch, with batches from the device and a joint loss as criterion.
+
+    `epoch_losses` (K,) are the mean joint losses of the last epoch. They are read once at its end,
+    so that no step waits for the device.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        criterion: nn.Module,
+        penalty: Penalty,
+        ridge: OutputRidge | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.penalty, self.ridge = penalty, ridge
+        own = {f"callbacks__{name}": None for name in ("epoch_timer", "print_log")}
+        own |= {f"callbacks__{name}": None for name in ("train_loss", "valid_loss")}
+        super().__init__(
+            module,
+            criterion,
+            train_split=None,  # the validation rows choose the epoch, see Training
+            iterator_train=_batches_of,
+            verbose=0,
+            **own,
+            **kwargs,
+        )
+
+    def run_single_epoch(
+        self, iterator: Batches | None, training: bool, prefix: str, step_fn: Any, **fit_params: Any
+    ) -> None:
+        """Run the batches as skorch does, but without reading the loss of each."""
+        if iterator is None:
+            return
+        with torch.no_grad():
+            self.penalty.refresh(self.module_)
+        self._set_training(training)
+        losses, sizes = [], []
+        for batch in iterator:
+            self.notify("on_batch_begin", batch=batch, training=training)
+            step = step_fn(batch, **fit_params)
+            losses.append(step["loss"].detach())
+            sizes.append(batch.n_rows)
+            self.notify("on_batch_end", batch=batch, training=training, **step)
+        weights = torch.tensor(sizes, dtype=torch.float32, device=self.device)
+        self.epoch_losses = weights @ torch.stack(losses) / weights.sum()
+
+    def train_step_single(self, batch: Batch, **fit_params: Any) -> dict[str, Any]:
+        """Compute the joint losses (K,) of a batch and their gradients."""
+        adapted = self.module_(batch.X)
+        losses = self.get_loss(adapted, batch)
+        losses.sum().backward()
+        return {"loss": losses, "y_pred": adapted}
+
+    def get_loss(self, y_pred: Adapted, y_true: Batch, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the joint losses (K,) on a batch; the ridge is part of the task loss."""
+        outputs = y_pred.outputs
+        penalty = self.penalty(y_pred.points, y_true.y, self.module_)
+        if outputs is None or y_true.y is None:
+            return self.criterion_(torch.zeros_like(penalty), penalty)
+        loss = task_loss(outputs, y_true.y, y_true.weights)
+        if self.ridge is not None and y_pred.reader is not None:
+            loss = loss + self.ridge(y_pred.reader)
+        return self.criterion_(loss, penalty)
+
+    @torch.no_grad()
+    def evaluate(self, rows: Batch) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return the penalties (K,), the heads' outputs, and whether each member is finite (K,)."""
+        self._set_training(False)
+        module = self.module_
+        penalties = self.penalty.on_validation(module)
+        if penalties is not None:
+            weights = [weight.flatten(1).sum(1) for weight in module.parameters()]
+            return penalties, module.outputs(rows.X), torch.stack(weights).sum(0).isfinite()
+        adapted, outputs, _ = module(rows.X)
+        penalties = self.penalty(adapted, rows.y, module)
+        finite = adapted.sum(list(range(1, adapted.ndim))).isfinite()
+        return penalties, outputs, finite
+
+    def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
+        """Return a context with one torch thread if training runs in small steps on the CPU."""
+        n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())
+        n_rows = batches.index.shape[-1] // batches.n_batches
+        small = n_parameters * (n_rows + UPDATE_ROWS) < LARGE_STEP
+        on_cpu = torch.device(self.device).type == "cpu"
+        return one_thread() if small and on_cpu else nullcontext()
+
+    def keep(self, members: Sequence[int], penalty: Penalty) -> None:
+        """Keep only the given members, whose joint penalty is given."""
+        index = torch.tensor(members, device=self.device)
+        for parameter in self.module_.parameters():
+            parameter.data, parameter.grad = parameter.data[index], None
+        self.optimizer_.keep(members)
+        criterion = self.criterion_
+        criterion.weight = criterion.weight[index]
+        if isinstance(criterion.smoothing, Tensor):
+            criterion.smoothing = criterion.smoothing[index]
+        if criterion.means.ndim == 2:
+            criterion.means = criterion.means[index]
+        self.ridge = None if self.ridge is None else self.ridge.keep(index)
+        self.penalty = penalty
+
+
+def _batches_of(dataset: Batches, batch_size: int) -> Batches:
+    """Return the batches, which make themselves."""
+    return dataset
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread in the calling Python thread, and restore its number at the end.
+
+    Torch has a number for each Python thread, and one number that a Python thread takes over when
+    it first uses torch. The latter is the last number that was set anywhere. A Python thread that
+    first uses torch while others are in this context thus starts with one thread. If it enters the
+    context too, it leaves it with the number of the others, also if it had set one thread itself.
+    """
+    here = threading.get_ident()
+    if here in _HELD:
+        yield
+        return
+    with _LOCK:
+        found = torch.get_num_threads()
+        _HELD[here] = max(_HELD.values(), default=1) if found == 1 else found
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            torch.set_num_threads(_HELD.pop(here))
+
+
+def task_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean loss (K,) of outputs (K, n, C), which depends on the type of the targets."""
+    n_members, n, _ = outputs.shape
+    if targets.dtype == torch.bool:
+        rows = (F.softplus(outputs) - targets * outputs).mean(-1)
+    elif targets.is_floating_point():
+        rows = (outputs - targets).square().mean(-1)
+    elif n_members == 1 and weights is None:
+        return F.cross_entropy(outputs.squeeze(0), targets.flatten()).view(1)
+    else:
+        flat = targets.expand(n_members, n).flatten()
+        rows = F.cross_entropy(outputs.flatten(0, 1), flat, reduction="none").view(n_members, n)
+    return (rows if weights is None else rows * weights).mean(-1)

@@ -1,0 +1,192 @@
+"""The trained network and its optimizer, for several members at once.
+
+All parameters have a leading member axis K; inputs of shape (n, d) are shared by the members.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.adamw import adamw
+
+from isoadapt.adapters._maps import Affine, Floats
+from isoadapt.heads import LinearHead
+
+
+class Adapted(NamedTuple):
+    """The output of a network: adapted points, and the outputs of the heads."""
+
+    points: Tensor  # (K, n, d)
+    outputs: Tensor | None  # of the heads, (K, n, n_outputs)
+    reader: tuple[Tensor, Tensor] | None = None  # see AdapterNetwork.reader
+
+
+class AdapterNetwork(nn.Module):
+    """One linear layer z = Ax + c for each member, with a linear head on its outputs or with none.
+
+    `shifts` says whether the returned points include c. It is false for penalties that do not
+    depend on shifts, because their gradient for c would consist of rounding errors only.
+    """
+
+    coef: nn.Parameter | None
+    intercept: nn.Parameter | None
+
+    def __init__(
+        self, starts: Sequence[Affine], heads: Sequence[LinearHead], shifts: bool = True
+    ) -> None:
+        super().__init__()
+        self.shifts = shifts
+        self.weight = _members([start.matrix for start in starts])
+        self.bias = _members([start.offset[None] for start in starts])
+        self.coef = _members([head.coef_ for head in heads]) if heads else None
+        self.intercept = _members([head.intercept_[None] for head in heads]) if heads else None
+
+    def forward(self, X: Tensor) -> Adapted:
+        """Adapt points (n, d) or (K, n, d), and apply the heads."""
+        points = _linear(X, self.weight)
+        points = points + self.bias if self.shifts else points
+        reader = self.reader()
+        return Adapted(points, None if reader is None else _read(X, *reader), reader)
+
+    def reader(self) -> tuple[Tensor, Tensor] | None:
+        """Return the affine maps from the inputs to the heads' outputs.
+
+        Their coefficients have shape (K, n_outputs, d) and their offsets (K, 1, n_outputs).
+        """
+        if self.coef is None or self.intercept is None:
+            return None
+        return self.coef @ self.weight, torch.baddbmm(self.intercept, self.bias, self.coef.mT)
+
+    def outputs(self, X: Tensor) -> Tensor | None:
+        """Return the heads' outputs without adapting the points."""
+        reader = self.reader()
+        return None if reader is None else _read(X, *reader)
+
+    def map(self, member: int) -> Affine:
+        """Return the layer of a member in float64."""
+        return Affine(_array(self.weight[member]), _array(self.bias[member, 0]))
+
+    def member_state(self, member: int) -> dict[str, Tensor]:
+        """Copy the weights of a member, by name and without the member axis."""
+        return {name: value[member].clone() for name, value in self.state_dict().items()}
+
+    def load_member(self, member: int, state: dict[str, Tensor]) -> None:
+        """Restore the weights of a member from :meth:`member_state`."""
+        for name, value in self.state_dict().items():
+            value[member] = state[name]
+
+    def train_parts(self, layer: bool, head: bool) -> None:
+        """Choose whether the layer and the head are trained."""
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(layer if name in ("weight", "bias") else head)
+
+
+def _read(X: Tensor, coef: Tensor, intercept: Tensor) -> Tensor:
+    """Outputs (K, n, n_outputs) of affine maps from points (n, d) or (K, n, d)."""
+    return torch.baddbmm(intercept, X.expand(len(coef), *X.shape[-2:]), coef.mT)
+
+
+def _linear(X: Tensor, weight: Tensor) -> Tensor:
+    n_members, width, _ = weight.shape
+    if X.ndim == 3 and n_members > 1:  # in this form the gradient needs no transposition
+        return (weight @ X.mT).mT
+    rows = X.squeeze(0) if X.ndim == 3 else X
+    return F.linear(rows, weight.flatten(0, 1)).view(-1, n_members, width).transpose(0, 1)
+
+
+def _members(starts: Sequence[Floats]) -> nn.Parameter:
+    # The optimizer would copy tensors that are not contiguous.
+    rows = np.ascontiguousarray(np.stack(starts), dtype=np.float32)
+    return nn.Parameter(torch.tensor(rows))
+
+
+def _array(tensor: Tensor) -> Floats:
+    return tensor.detach().cpu().double().numpy()
+
+
+class Rates(NamedTuple):
+    """Learning rates of a member; `read_lr` replaces `lr` for its first `n_read` outputs.
+
+    The head reads these outputs. Adam changes all weights by steps of similar size, so the head's
+    outputs, which are sums over all inputs, would move far in the first steps if there are few
+    rows.
+    """
+
+    lr: float
+    weight_decay: float = 0.0
+    read_lr: float = 0.0
+    n_read: int = 0
+
+
+class MemberAdamW(torch.optim.Optimizer):
+    """Fused AdamW over parameters (K, ...), with separate rates for each member.
+
+    `lr`, which a schedule may change, multiplies the learning rates of all members.
+    """
+
+    def __init__(self, params: Iterable[Tensor], rates: Sequence[Rates], lr: float = 1.0) -> None:
+        super().__init__(params, {"lr": lr})
+        self.rates = list(rates)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step, for which `closure` computes the gradients."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        (group,) = self.param_groups
+        trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+        states = [self._state(parameter) for parameter in trained]
+        start = 0
+        for rates, run in groupby(self.rates):
+            members = slice(start, start + len(list(run)))
+            start = members.stop
+            read = [_first_outputs(parameter[members], rates.n_read) for parameter in trained]
+            before = [part.clone() for part in read if rates.n_read]
+            adamw(
+                [parameter[members] for parameter in trained],
+                [cast(Tensor, parameter.grad)[members] for parameter in trained],
+                [state["exp_avg"][members] for state in states],
+                [state["exp_avg_sq"][members] for state in states],
+                [],
+                [state["step"].clone() for state in states],
+                fused=True,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=group["lr"] * rates.lr,
+                weight_decay=rates.weight_decay,
+                eps=1e-8,
+                maximize=False,
+            )
+            for part, old in zip(read, before, strict=False):
+                part.lerp_(old, 1 - rates.read_lr / rates.lr)
+        for state in states:
+            state["step"] += 1
+        return loss
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Keep only the given members; the parameters have been reduced already."""
+        self.rates = [self.rates[member] for member in members]
+        for state in self.state.values():
+            index = torch.tensor(members, device=state["exp_avg"].device)
+            state["exp_avg"] = state["exp_avg"][index]
+            state["exp_avg_sq"] = state["exp_avg_sq"][index]
+
+    def _state(self, parameter: Tensor) -> dict[str, Any]:
+        state = self.state[parameter]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+            state["step"] = torch.zeros((), device=parameter.device)
+        return state
+
+
+def _first_outputs(parameter: Tensor, n: int) -> Tensor:
+    """Return the part of weights (K, d, d) or a bias (K, 1, d) that makes the first n outputs."""
+    return parameter[:, :n] if parameter.shape[1] > 1 else parameter[..., :n]

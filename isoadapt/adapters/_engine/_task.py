@@ -1,0 +1,207 @@
+"""What a training is given: rows with their head and coordinates, a penalty, and numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isoadapt.adapters._engine._choice import Score, TargetUnits
+from isoadapt.adapters._engine._coordinates import Coordinates
+from isoadapt.adapters._engine._network import AdapterNetwork, Rates
+from isoadapt.adapters._engine._ridge import automatic_ridge
+from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
+from isoadapt.adapters._maps import Floats, map_rows
+from isoadapt.adapters._rows import Index, Sample, n_batches
+from isoadapt.geometry import Moments
+from isoadapt.heads import LinearHead
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Problem:
+    """The rows of a fit, and what is computed from them; tasks of a search share it."""
+
+    sample: Sample
+    targets: NDArray[Any] | None  # y as class numbers (n_samples,), or values or booleans as y
+    head: LinearHead | None  # on the adapted embeddings
+    moments: Moments  # of the training rows
+    coordinates: Coordinates  # in which the network is trained, computed from the moments
+    fitting: Index  # numbers of the training rows
+    validating: Index | None  # numbers of the rows that only choose the epoch
+    seed: int  # of the generator that shuffles the rows
+    rng: np.random.RandomState  # draws the bootstrap samples; each task copies it
+    features: dict[str, Any] = field(default_factory=dict)  # number and names, for a search
+
+    @cached_property
+    def inputs_root(self) -> Floats:
+        """A root R (d, d) of the inputs' covariance RRᵀ, or its diagonal (d,) if uncorrelated."""
+        coordinates = self.coordinates
+        if coordinates.deviations is not None:
+            return np.where(coordinates.dead, 0.0, coordinates.deviations)
+        eigenvalues, vectors = descending_eigh(self._inputs_cov(self.moments))
+        return vectors * np.sqrt(eigenvalues)
+
+    @cached_property
+    def shrunk_root(self) -> Floats:
+        """Root of the shrunk covariance of the network's inputs, in the format of `inputs_root`."""
+        if self.coordinates.deviations is not None:
+            return np.ones(len(self.moments))
+        eigenvalues, vectors = descending_eigh(self._inputs_cov(self.moments))
+        return vectors * np.sqrt(shrink(eigenvalues, oas_shrinkage(self.moments)))
+
+    @cached_property
+    def validation_cov(self) -> Floats | None:
+        """Covariance (d, d) of the network's inputs on the validation rows; None without these."""
+        if self.validating is None:
+            return None
+        return self._inputs_cov(Moments().update(self.sample.X[self.validating]))
+
+    def _inputs_cov(self, moments: Moments) -> Floats:
+        return moments.mapped(*self.coordinates.into).covariance().numpy()
+
+    @cached_property
+    def units(self) -> TargetUnits:
+        """Origin and unit of the targets, from the training rows."""
+        weights = self.sample.weights
+        weights = None if weights is None else weights[self.fitting]
+        return TargetUnits.of(None if self.targets is None else self.targets[self.fitting], weights)
+
+    def row_weights(self) -> Floats | None:
+        """Return the row weights (n,) of the task loss, of mean 1 over the training rows."""
+        weights = self.sample.weights
+        return None if weights is None else weights / weights[self.fitting].mean()
+
+    @cached_property
+    def automatic_ridge(self) -> float:
+        """The automatic weight of the ridge, from the training rows; 0 without a head or labels."""
+        targets = self.units.targets(self.targets)
+        if self.head is None or targets is None:
+            return 0.0
+        weights, groups = self.row_weights(), self.sample.groups
+        rows = self.sample.X[self.fitting]
+        return automatic_ridge(
+            rows,
+            targets[self.fitting],
+            self.units.head(self.head).outputs(rows),
+            None if weights is None else weights[self.fitting],
+            None if groups is None else groups[self.fitting],
+        )
+
+    def inputs(self) -> Floats:
+        """Return the network's inputs (n, d), 0 in training rows where there is no variance."""
+        points = map_rows(self.coordinates.into, self.sample.X)
+        points[np.ix_(self.fitting, self.coordinates.dead)] = 0
+        return points
+
+
+class Penalty:
+    """Penalty of adapted points: `loss` maps points (K, n, d) to one value per member (K,)."""
+
+    depends_on_shifts: ClassVar[bool] = True
+    """Whether the penalty changes when all points are shifted."""
+
+    def __init__(
+        self, loss: Callable[..., Tensor], least_rows: int = 1, shared: bool = False
+    ) -> None:
+        self.loss = loss
+        self.least_rows = least_rows  # of a batch, for the penalty to have a gradient
+        self.shared = shared  # whether it serves all tasks that are trained together
+
+    def join(self, others: Sequence[Any]) -> "Penalty":
+        """Return one penalty for the members of this and the other penalties, in this order."""
+        return self if self.shared or not others else _Looped([self, *others])
+
+    def doubts(self, problem: Problem, batch_size: int) -> list[str]:
+        """Return what to warn of, because batches are too small for the penalty to act."""
+        n_rows = len(problem.fitting)
+        smallest = n_rows // n_batches(n_rows, batch_size)
+        if smallest >= self.least_rows:
+            return []
+        return [
+            f"{n_rows} training rows give batches of {smallest} with batch_size={batch_size}, but "
+            f"the penalty needs {self.least_rows} rows in a batch, so smaller ones have none: use "
+            "a larger batch_size or more rows"
+        ]
+
+    def refresh(self, network: AdapterNetwork) -> None:
+        """Prepare for an epoch with the present network; the default does nothing."""
+
+    def on_validation(self, network: AdapterNetwork) -> Tensor | None:
+        """Return the penalties (K,) of the validation rows; None if these must be adapted first."""
+        return None
+
+    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
+        """Return the penalties (K,) of adapted points (K, n, d).
+
+        Targets are class numbers (n,), or values or booleans (n, n_outputs), with a leading axis K
+        if the members have different rows. `network` is the network that adapted the points.
+        """
+        return self.loss(points)
+
+
+class _Member(NamedTuple):
+    """The layer of one member of a network, with the member axis."""
+
+    weight: Tensor  # (1, d, d)
+    bias: Tensor  # (1, 1, d)
+
+
+class _Looped(Penalty):
+    """Penalties that are evaluated one after the other, each on the points of its member."""
+
+    def __init__(self, penalties: Sequence[Penalty]) -> None:
+        self.penalties = penalties
+        self.depends_on_shifts = penalties[0].depends_on_shifts  # type: ignore[misc]
+
+    def refresh(self, network: AdapterNetwork) -> None:
+        for penalty, member in zip(self.penalties, _members(network), strict=True):
+            penalty.refresh(member)
+
+    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
+        each: Sequence[Tensor | None] = [targets] * len(points)
+        if targets is not None and targets.ndim == (2 if targets.dtype == torch.int64 else 3):
+            each = targets.unbind()
+        parts = zip(self.penalties, points.split(1), each, _members(network), strict=True)
+        return torch.cat([penalty(Z, own, member) for penalty, Z, own, member in parts])
+
+
+def _members(network: AdapterNetwork) -> list[Any]:
+    layers = zip(network.weight.split(1), network.bias.split(1), strict=True)
+    return [_Member(*layer) for layer in layers]
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the tensor (1, ...) that all members share, or else those of all members (K, ...)."""
+    same = all(torch.equal(tensor, tensors[0]) for tensor in tensors)
+    return tensors[0] if same else torch.cat(list(tensors))
+
+
+class Settings(NamedTuple):
+    """Parameters that are equal in all tasks that are trained together; see IsotropyLayer."""
+
+    balance: str | None
+    head_training: str
+    lr_schedule: str
+    batch_size: int
+    max_epochs: int
+    patience: int | None
+    device: torch.device
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """One fit: its rows, its penalty of the adapted rows, and its numbers."""
+
+    problem: Problem
+    penalty: Penalty
+    weight: float  # of the penalty, relative to the task loss
+    ridge: float  # weight, in the task loss, of the mean squared change of the head's outputs
+    rates: Rates
+    smoothing: float
+    settings: Settings
+    score: Score | None = None  # None: the epoch with the lowest penalty is the best
+    n_epochs: int | None = None  # number of epochs to run when there are no validation rows

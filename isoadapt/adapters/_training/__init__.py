@@ -1,1 +1,0 @@
-"""The training engine of the adapters with a penalty."""
