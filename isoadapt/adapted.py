@@ -370,7 +370,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 f"teacher={self.teacher!r} was given, but {type(adapter).__name__} learns from no "
                 "teacher: choose adapter=TeacherReadout(), or leave teacher out"
             )
-        adapter._take_checkpoint_head(lambda: encoder_head(encoder), y)
+        adapter._take_checkpoint_head(lambda: encoder_head(encoder, y), y)
         return Pipeline([("encoder", encoder), ("adapter", adapter)])
 
     def _fitted(self) -> Pipeline:

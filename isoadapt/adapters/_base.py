@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_n_features, check_array, check_is_fi
 
 from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix
+from isoadapt.adapters._docstrings import fill_docstring
 from isoadapt.adapters._heads import PROBES, fit_head, head_for, needs_fit, read_targets
 from isoadapt.adapters._maps import Affine, Floats, Map, map_block, map_rows
 from isoadapt.geometry._chunks import is_dask, map_blocks, refuse_chunks
@@ -69,6 +70,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     head_: LinearHead | None
     n_features_in_: int
     _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        fill_docstring(cls)
 
     def transform(self, X: "ArrayLike") -> Any:
         """Adapt embeddings.

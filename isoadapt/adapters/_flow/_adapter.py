@@ -109,10 +109,6 @@ class FlowAdapter(BaseAdapter):
     ----------
     map_ : FlowMap
         The fitted flow, with float64 arrays.
-    head_ : LinearHead or None
-        The head on the outputs.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
     history_ : list of dict
         One entry for each epoch, with "epoch", "train_loss" and "dur" (seconds). With a validation
         split there are also "valid_cost", the bits/dim of the standardised validation rows
@@ -123,10 +119,7 @@ class FlowAdapter(BaseAdapter):
     best_epoch_ : int
         Number of the kept epoch, from 1. Without `alpha` it has the fewest bits/dim. With `alpha`
         it is the last epoch whose score is within one standard error of the best score.
-    n_features_in_ : int
-        Number of features of the embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features; only if X has feature names that are all strings.
+    <common>
 
     Notes
     -----
