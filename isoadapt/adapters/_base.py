@@ -38,15 +38,13 @@ def _has_classifier(adapter: "BaseAdapter") -> bool:
 
 
 def _is_affine(adapter: "BaseAdapter") -> bool:
-    map_ = getattr(adapter, "map_", None)
-    if not (adapter._maps_affinely() if map_ is None else isinstance(map_, Affine)):
+    if not adapter._affine:
         raise AttributeError(f"{adapter!r} is not an affine map")
     return True
 
 
 def _is_invertible(adapter: "BaseAdapter") -> bool:
-    map_ = getattr(adapter, "map_", None)
-    if not adapter._maps_back() or not (map_ is None or hasattr(map_, "inverted")):
+    if not adapter._invertible:
         raise AttributeError(f"{adapter!r} has no inverse")
     return True
 
@@ -69,6 +67,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     map_: Map
     head_: LinearHead | None
     n_features_in_: int
+    _affine: ClassVar[bool] = True  # whether map_ is affine
+    _invertible: ClassVar[bool] = True  # whether map_ has an inverse
     _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
 
     def __init_subclass__(cls) -> None:
@@ -143,14 +143,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         check_is_fitted(self)
         return cast(Affine, self.map_)
-
-    def _maps_affinely(self) -> bool:
-        """Whether the fitted map is affine, according to the parameters."""
-        return True
-
-    def _maps_back(self) -> bool:
-        """Whether the fitted map has an inverse, according to the parameters."""
-        return self._maps_affinely()
 
     @property
     def classes_(self) -> NDArray[Any]:

@@ -76,15 +76,15 @@ class ClusterIsotropy(OnePassAdapter):
         "random_state": ["random_state"],
     }
 
+    _affine: ClassVar[bool] = False
+    _invertible: ClassVar[bool] = False
+
     n_clusters: int = 5
     n_components: int | None = None
     _: KW_ONLY
     head: Any = None
     head_training: str = "refit"
     random_state: Any = None
-
-    def _maps_affinely(self) -> bool:
-        return False
 
     def _fit_rows(
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None

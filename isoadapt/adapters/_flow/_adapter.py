@@ -168,6 +168,8 @@ class FlowAdapter(BaseAdapter):
         "verbose": ["verbose"],
     }
 
+    _affine: ClassVar[bool] = False
+
     head: Any = field(default=None, kw_only=False)
     n_blocks: int = 8
     hidden: int = 128
@@ -251,12 +253,6 @@ class FlowAdapter(BaseAdapter):
 
     def _refits_head(self) -> bool:
         return self.head is not None and self.alpha is None
-
-    def _maps_affinely(self) -> bool:
-        return False
-
-    def _maps_back(self) -> bool:
-        return True
 
     def _train(
         self, X: NDArray[Any], y: NDArray[Any] | None
