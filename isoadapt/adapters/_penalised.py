@@ -13,6 +13,7 @@ from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
+from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
@@ -26,7 +27,6 @@ from isoadapt.adapters._rows import (
     restore_on_failure,
     warn_of_large_mean,
 )
-from isoadapt.adapters._together import comparable
 from isoadapt.adapters._training._epoch_choice import takes_weights
 from isoadapt.adapters._training._exact import solve_exact
 from isoadapt.adapters._training._fit import (

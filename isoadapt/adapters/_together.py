@@ -1,26 +1,17 @@
-"""Penalised adapters that are trained together: everything that a search calls of their training.
+"""Training of penalised adapters together, which a search asks for; their batch keys are equal."""
 
-Adapters with equal ``_batch_key()`` can be trained together.
-"""
-
-from __future__ import annotations
-
-import pickle
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import joblib
-import numpy as np
 import torch
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 
+from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
+from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._training._fit import fit_members, make_member, prepare_problem
 from isoadapt.adapters._training._problem import Problem
-
-if TYPE_CHECKING:
-    from isoadapt.adapters._penalised import PenalisedAdapter
 
 _CPU_BYTES = 2 * 2**30
 _CACHED_BYTES = 48 * 2**20  # larger weights, gradients and Adam moments slow a CPU down
@@ -29,25 +20,11 @@ _ROW_TENSORS = 6  # number of tensors of the size of a batch plus the validation
 _INDEX_BYTES = 24  # per row, for its number in the shuffled order of an epoch
 
 
-def comparable(value: Any) -> Any:
-    """Return a hashable object that is equal for values of a parameter with equal content."""
-    try:
-        return joblib.hash(value)
-    except (pickle.PicklingError, TypeError, AttributeError):  # such as a lambda
-        pass
-    if isinstance(value, BaseEstimator):
-        parameters = sorted(value.get_params(deep=False).items())
-        return type(value), *((name, comparable(part)) for name, part in parameters)
-    if isinstance(value, list | tuple):
-        return tuple(comparable(part) for part in value)
-    return value if isinstance(value, Hashable) else object()  # equal to nothing else
-
-
 def limits(
     adapter: PenalisedAdapter, X: Any, max_memory: int | None, n_splits: int
 ) -> tuple[int, int]:
     """Return how many fits to rows X, and on how many folds, can be trained together in memory."""
-    (n, d), device = np.shape(X), resolve_device(adapter.device)
+    (n, d), device = as_matrix(X).shape, resolve_device(adapter.device)
     weights = 4 * d * (d + 1) * (1 if adapter.network == "linear" else 3)
     validation = 4 * d * round(n * float(adapter._validation_share() or 0))
     batch = 4 * d * min(n, adapter.batch_size)

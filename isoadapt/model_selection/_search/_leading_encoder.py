@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 
+from isoadapt._utils.containers import comparable
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters._together import comparable
 from isoadapt.encoders import TransformerEncoder
 
 
