@@ -51,9 +51,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     teacher : str, path-like or TransformerEncoder, default=None
         Encoder whose vectors a :class:`TeacherReadout` learns, such as the one before fine-tuning:
         a folder, a name on the Hub, or an encoder, with parameters such as
-        ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A fitted
-        model therefore needs neither the teacher nor its folder. A live model cannot be pickled:
-        set ``teacher=None`` after ``fit``.
+        ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A live model
+        cannot be pickled: set ``teacher=None`` after ``fit``.
 
     Attributes
     ----------
@@ -71,41 +70,32 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    If ``head`` is set on the adapter, it is used as described in :class:`IsotropyLayer`. It may be
-    a LinearHead, an estimator in FrozenEstimator, an unfitted estimator such as
-    ``LogisticRegression()``, or the name of a probe that is not the default of the adapter's
-    class.
-
-    If ``head`` is None or has the default of the adapter's class, the head is chosen as follows.
-    With None and without y, there is no head.
+    A ``head`` that is set on the adapter is used as in :class:`IsotropyLayer`: a LinearHead, an
+    estimator in FrozenEstimator, an unfitted one such as ``LogisticRegression()``, or the name of a
+    probe that is not the default of the adapter's class. If ``head`` is None or that default, the
+    head is chosen as follows. With None and without y, there is no head.
 
     - The adapter keeps its own ``head`` if the checkpoint has no head for the embeddings.
-    - Otherwise, the adapter uses the checkpoint's head if y holds only label ids, or only names
-      from its ``id2label``, which are then what is predicted. An adapter with
-      ``head_training="refit"``, or a FlowAdapter without ``alpha``, only takes from this head
-      whether to fit a classifier or a regressor, so y may have other labels.
-    - Otherwise, a probe is fitted to y, either "logistic" or the one that the adapter's ``head``
-      names. A warning is given, because unknown labels may be a mistake.
-
-    To fit a new head to labels that the checkpoint knows, pass an unfitted estimator:
-    ``AdaptedEncoder(folder, IsotropyLayer(head=LogisticRegression()))``.
+    - Otherwise, it uses the checkpoint's head if y holds only label ids, or only names in its
+      ``id2label``, which are then what is predicted. An adapter that refits the head takes from it
+      only whether to fit a classifier or a regressor, so y may have other labels.
+    - Otherwise, a probe is fitted to y, either "logistic" or the one that ``head`` names.
 
     With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
-    pooling="readout")``, while an encoder that is given is used as it is. ``fit`` encodes each text
-    with both encoders and needs no y, which it ignores. The head is that of the checkpoint, if the
-    encoder's first columns are its input. As it is found by ``fit``, the estimator has predictions
-    and the tags of a classifier or regressor only then, unless ``head`` is set.
+    pooling="readout")``. ``fit`` encodes each text with both encoders and ignores y. The head is
+    that of the checkpoint, if the encoder's first columns are its input. It is found by ``fit``,
+    so the estimator has predictions and the tags of a classifier or regressor only then, unless
+    ``head`` is set.
 
     Examples
     --------
-    >>> from isoadapt import AdaptedEncoder, LogitPreservingWhitening
+    >>> from isoadapt import AdaptedEncoder, LogitPreservingWhitening, TeacherReadout
     >>> model = AdaptedEncoder("path/to/checkpoint", LogitPreservingWhitening())
     >>> model.set_params(encoder__max_length=64, adapter__strength=0.5)  # doctest: +SKIP
     >>> model.fit(texts).transform(texts)  # doctest: +SKIP
 
     With a teacher, one pass gives vectors comparable with the teacher's, and predictions:
 
-    >>> from isoadapt import TeacherReadout
     >>> model = AdaptedEncoder("path/to/checkpoint", TeacherReadout(), teacher="path/to/base")
     >>> vectors, labels = model.fit(texts).transform_predict(texts)  # doctest: +SKIP
     """
@@ -296,8 +286,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             The score. Higher is better.
         """
         steps = self._fitted()
-        embeddings = steps[:-1].transform(X)
-        adapter = steps["adapter"]
+        adapter, embeddings = steps["adapter"], steps["encoder"].transform(X)
         score = adapter.score if adapter.head is None else adapter._score_head
         return cast(float, score(embeddings, y, sample_weight))
 
@@ -392,7 +381,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
-        # TeacherReadout is no classifier, because its own fit and score take vectors as y.
+        # The own y of an adapter with a teacher are vectors, so it is not a classifier.
         taught = adapter._needs_teacher
         inner = BaseAdapter.__sklearn_tags__(adapter) if taught else get_tags(adapter)
         tags.estimator_type = inner.estimator_type

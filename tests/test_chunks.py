@@ -39,12 +39,13 @@ HEAD = LinearHead(np.eye(2, 6) + 0.1, [0.0, 0.0], [0, 1])
 IN_CHUNKS = [
     Whitening(),
     Whitening("pca", shrinkage="oas", n_components=3),
+    Whitening(shrinkage="ledoit-wolf"),
     Whitening(head=HEAD, head_training="frozen"),
     LogitPreservingWhitening(HEAD),
     IsoBN(),
     AllButTheTop(),
 ]
-AT_ONCE = [Whitening(shrinkage="ledoit-wolf"), Whitening(head="logistic"), FlowAdapter()]
+AT_ONCE = [Whitening(head="logistic"), FlowAdapter()]
 COVARIANCE_METRICS = [
     lambda X: isoscore_star(X, np.diag(np.arange(1.0, 7.0)), zeta=0.7),
     isoscore,
@@ -223,7 +224,12 @@ def test_what_needs_all_rows_says_so_with_the_way_out(X):
         with pytest.raises(TypeError, match="rows at once"):
             metric([X])
     for call, way_out in (
-        (lambda: Whitening(shrinkage="ledoit-wolf").fit([X]), "shrinkage='auto', 'oas'"),
+        (
+            lambda: Whitening(shrinkage="ledoit-wolf").fit(
+                Moments().update(X).mapped(np.eye(X.shape[1]), np.zeros(X.shape[1]))
+            ),
+            "shrinkage='auto', 'oas'",
+        ),
         (lambda: fitted.predict(iter([X])), r"adapter.transform\(chunk\)"),
         (lambda: fitted.partial_fit([X]), "one chunk at a time"),
         (lambda: fitted.transform(da.from_array(nan_in(X, 9), chunks=50)).compute(), "NaN"),

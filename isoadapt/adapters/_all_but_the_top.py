@@ -85,7 +85,7 @@ class AllButTheTop(MomentsAdapter):
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         mean, cov = moments.mean.numpy(), moments.covariance(ddof=0).numpy()
         n_removed = resolve_n_components(self.n_components, len(mean))
-        components = leading_components(cov, n_removed, scale=cov.trace())
+        components = leading_components(cov, n_removed, cov.trace())
         matrix = np.eye(len(mean)) - components.T @ components
         return {"map_": Affine(matrix, -matrix @ mean), "components_": components}
 

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_n_features, check_array, check_is_fi
 from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix
 from isoadapt.adapters._heads import PROBES, fit_head, head_for, needs_fit, read_targets
-from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
+from isoadapt.adapters._maps import Affine, Floats, Map, map_block, map_rows
 from isoadapt.geometry._chunks import is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead
 
@@ -124,8 +124,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 f"X has {rows.shape[1]} features, but {type(self).__name__}.transform returns "
                 f"{self._n_features_out}: pass adapted embeddings, as returned by transform"
             )
-        inverse = cast(InvertibleMap, self.map_).inverted()
-        return map_rows(inverse, rows, rows.dtype)
+        return map_rows(cast(Any, self.map_).inverted(), rows, rows.dtype)
 
     @available_if(_is_affine)
     def to_affine(self) -> Affine:
@@ -372,10 +371,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _refits_head(self) -> bool:
         """Whether ``head_`` is fitted to the adapted embeddings."""
-        return False
+        return self.head is not None and getattr(self, "head_training", None) == "refit"
 
-    def _set_fitted(self, map_: Map, head: LinearHead | None) -> Self:
+    def _set_fitted(self, map_: Map, head: LinearHead | None, **others: Any) -> Self:
         self.map_, self.head_ = map_, head
+        self.__dict__.update(others)
         self.__dict__.pop("_vector_source", None)  # set by load_adapter, for its vectors only
         self._n_features_out = map_.n_features_out
         return self

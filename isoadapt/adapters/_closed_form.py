@@ -71,7 +71,7 @@ class OnePassAdapter(BaseAdapter):
         fitted = self._fit_rows(rows, weights, head)
         if refit:
             head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
-        return self._set_attributes(fitted, head)
+        return self._set_fitted(head=head, **fitted)
 
     @abstractmethod
     def _fit_rows(
@@ -79,22 +79,21 @@ class OnePassAdapter(BaseAdapter):
     ) -> dict[str, Any]:
         """Return the fitted attributes by name, including ``map_``, without setting them."""
 
-    def _set_attributes(self, fitted: dict[str, Any], head: LinearHead | None) -> Self:
-        self.__dict__.update(fitted)
-        return self._set_fitted(fitted["map_"], head)
-
-    def _refits_head(self) -> bool:
-        return self.head is not None and getattr(self, "head_training", "frozen") == "refit"
-
     def _needs_y(self) -> bool:
         return needs_fit(self.head) or self._refits_head()
 
 
 def _supports_chunks(adapter: "MomentsAdapter") -> bool:
-    reason = adapter._why_no_partial_fit()
-    if reason is not None:
-        raise AttributeError(reason)
+    if adapter._needs_y():
+        raise AttributeError(_why_all_rows(adapter))
     return True
+
+
+def _why_all_rows(adapter: BaseAdapter) -> str:
+    return (
+        f"with head={adapter.head!r} a head is fitted, which requires all rows at once; to fit "
+        "chunk by chunk, use head=None or a frozen LinearHead that is not refitted"
+    )
 
 
 class MomentsAdapter(OnePassAdapter):
@@ -135,13 +134,10 @@ class MomentsAdapter(OnePassAdapter):
             If X is not finite or all its rows are equal, if weights are negative or sum to 1 or
             less, if chunks have different widths, or if an iterator is exhausted.
         """
-        reason = self._why_no_partial_fit()
-        if not in_chunks(X) and (reason or sample_weight is not None):
+        if not in_chunks(X) and (self._needs_y() or sample_weight is not None or not is_memmap(X)):
             return super().fit(cast(ArrayLike, X), y, sample_weight)
-        if not in_chunks(X) and not is_memmap(X):
-            return self._fit_matrix(cast(ArrayLike, X), y)
-        if reason is not None:
-            refuse_chunks(X, reason)
+        if self._needs_y():
+            refuse_chunks(X, _why_all_rows(self))
         if sample_weight is not None:
             raise ValueError(
                 f"sample_weight requires X to be one matrix, but X is {describe_chunks(X)}: pass "
@@ -151,15 +147,7 @@ class MomentsAdapter(OnePassAdapter):
         moments = gather(X, self._check_chunk)
         if isinstance(X, Moments) or is_dask(X):
             self._check_chunk(moments.mean.numpy()[None], first=True)
-        return self._fit_to_moments(moments, y)
-
-    def _fit_matrix(self, X: ArrayLike, y: ArrayLike | None) -> Self:
-        """Fit to rows in memory, which are read once: moments show whether they are finite."""
-        rows, _ = self._check_fit_input(X, y, ensure_all_finite=False)
-        moments = Moments().update(rows)
-        if not bool(moments.scatter.isfinite().all()):
-            self._check_fit_input(X, y)  # raises for NaN and infinity
-        return self._fit_to_moments(moments, y)
+        return self._fit_to_moments(moments)
 
     def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
         rows, _ = self._check_fit_input(chunk, None, reset=first, ensure_min_samples=0)
@@ -167,11 +155,13 @@ class MomentsAdapter(OnePassAdapter):
             self._resolve_head(rows, None)
         return rows
 
-    def _fit_to_moments(self, moments: Moments, y: Any = None) -> Self:
+    def _fit_to_moments(self, moments: Moments) -> Self:
+        head = self._resolve_head(moments.mean.numpy()[None], None)
+        return self._set_fitted(head=head, **self._attributes(moments, head))
+
+    def _attributes(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         check_spread(moments)
-        head = self._resolve_head(moments.mean.numpy()[None], y)
-        fitted = {"moments_": moments, **self._fit_moments(moments, head)}
-        return self._set_attributes(fitted, head)
+        return {"moments_": moments, **self._fit_moments(moments, head)}
 
     @available_if(_supports_chunks)
     @_fit_context(prefer_skip_nested_validation=True)
@@ -220,15 +210,4 @@ class MomentsAdapter(OnePassAdapter):
     def _fit_rows(
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
     ) -> dict[str, Any]:
-        moments = Moments().update(X, weights)
-        check_spread(moments)
-        return {"moments_": moments, **self._fit_moments(moments, head)}
-
-    def _why_no_partial_fit(self) -> str | None:
-        """Return why these parameters require all rows at once, or None if they do not."""
-        if not self._needs_y():
-            return None
-        return (
-            f"with head={self.head!r} a head is fitted, which requires all rows at once; to fit "
-            "chunk by chunk, use head=None or a frozen LinearHead that is not refitted"
-        )
+        return self._attributes(Moments().update(X, weights), head)

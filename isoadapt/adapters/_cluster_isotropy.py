@@ -135,6 +135,6 @@ def _components(clusters: list[Moments], n_components: int) -> Floats:
     whole = Moments()
     for cluster in clusters:
         whole.merge(cluster)
-    scale = float(whole.covariance(ddof=0).trace())
+    total = float(whole.covariance(ddof=0).trace())
     covs = [cluster.covariance(ddof=0).numpy() for cluster in clusters]
-    return np.stack([leading_components(cov, n_components, scale) for cov in covs])
+    return np.stack([leading_components(cov, n_components, total) for cov in covs])

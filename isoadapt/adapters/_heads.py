@@ -15,6 +15,7 @@ from isoadapt._utils.containers import as_indicator, as_values
 from isoadapt._utils.messages import reason, shortened, warn
 from isoadapt.adapters._linalg import cross_entropy
 from isoadapt.adapters._maps import Floats, map_rows
+from isoadapt.adapters._ridge import ridge_path
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
 from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
@@ -170,19 +171,15 @@ def _fit_ridge(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> Lin
     alphas = X.shape[1] * 10 ** np.arange(4.0, -5.0, -0.5)
     targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
     targets = targets / (np.abs(targets).max() or 1.0)  # their squares may underflow
+    # In a basis of their row space, fewer rows than features have the same regressions.
+    points = X if len(X) >= X.shape[1] else X @ np.linalg.qr(X.T)[0]
     errors = np.zeros(len(alphas))
     for held in _left_out(folds) if folds.max() == _N_FOLDS - 1 else ():
         roots = np.sqrt(weights[~held])[:, None]
-        means = [np.average(part[~held], axis=0, weights=weights[~held]) for part in (X, targets)]
-        rows, values = roots * (X[~held] - means[0]), roots * (targets[~held] - means[1])
-        if len(rows) < X.shape[1]:
-            _, singular, vectors = np.linalg.svd(rows, full_matrices=False)
-            eigenvalues, axes = singular**2, vectors.T
-        else:
-            eigenvalues, axes = np.linalg.eigh(rows.T @ rows)
-        crossed, points = axes.T @ (rows.T @ values), (X[held] - means[0]) @ axes
-        for place, alpha in enumerate(alphas):
-            found = means[1] + points @ (crossed / (eigenvalues + alpha)[:, None])
+        means = [np.average(a[~held], axis=0, weights=weights[~held]) for a in (points, targets)]
+        rows, values = roots * (points[~held] - means[0]), roots * (targets[~held] - means[1])
+        for place, coef in enumerate(ridge_path(rows.T @ rows, rows.T @ values, alphas)):
+            found = means[1] + (points[held] - means[0]) @ coef
             errors[place] += weights[held] @ ((targets[held] - found) ** 2).sum(axis=1)
     alpha = alphas[errors.argmin()] if errors.any() else X.shape[1] * 10**-_START
     return LinearHead.from_estimator(Ridge(alpha).fit(X, y, weights))

@@ -12,6 +12,7 @@ from torch import Tensor
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
 from isoadapt.adapters._maps import Affine
 from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
 
@@ -100,7 +101,7 @@ def isobn_scale(cov: Tensor, beta: float, eps: float) -> Tensor:
     """Compute the scales (d,) from the covariance (d, d) with 1/n."""
     variance = cov.diagonal()
     std = variance.sqrt()
-    divisor = std.where(std != 0, torch.ones_like(std))  # correlations of constant dimensions are 0
+    divisor = std.where(~dead_dimensions(variance), torch.inf)  # those have no correlations
     correlation = (cov / divisor / divisor[:, None]).clamp(-1, 1)
     gamma = (correlation**2).mean(1)
     scale = (gamma * std + eps) ** -beta

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
-from isoadapt.adapters._maps import Affine, Floats, map_rows
+from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.geometry import Moments
-from isoadapt.geometry._spread import DEAD, dead_dimensions
+from isoadapt.geometry._spread import dead_dimensions
 
 _PENALTIES = np.geomspace(1e3, 1e-6, 100)  # s / (1 - s) of shrinkages s; the largest comes first
 _LEAST = 0.02  # share of the oracle approximating shrinkage that "auto" does not go below
@@ -29,17 +29,17 @@ def shrink(eigenvalues: Floats, shrinkage: float) -> Floats:
     return (1 - shrinkage) * eigenvalues + shrinkage * eigenvalues.mean()
 
 
-def inverse_root(eigenvalues: Floats, power: float = 1.0, rtol: float = DEAD) -> Floats:
-    """Raise eigenvalues (d,) to -power/2; those up to `rtol` times the largest give zero."""
-    kept = eigenvalues > rtol * max(eigenvalues.max(), np.finfo(np.float64).tiny)
-    return np.where(kept, np.where(kept, eigenvalues, 1.0) ** (-power / 2), 0.0)
+def inverse_root(eigenvalues: Floats, power: float) -> Floats:
+    """Raise eigenvalues (d,) to -power/2; those without variance give zero."""
+    dead = dead_dimensions(eigenvalues)
+    return np.where(dead, 0.0, np.where(dead, 1.0, eigenvalues) ** (-power / 2))
 
 
-def leading_components(cov: Floats, n_components: int, scale: float, rtol: float = DEAD) -> Floats:
-    """Return leading directions as orthonormal rows; of variances up to `rtol` * `scale`, zeros."""
+def leading_components(cov: Floats, n_components: int, total: float) -> Floats:
+    """Return leading directions as orthonormal rows; zeros without variance beside the `total`."""
     eigenvalues, vectors = descending_eigh(cov)
-    varies = eigenvalues[:n_components, None] > rtol * scale
-    return np.where(varies, vectors[:, :n_components].T, 0.0)
+    dead = dead_dimensions(eigenvalues[:n_components, None], total)
+    return np.where(dead, 0.0, vectors[:, :n_components].T)
 
 
 def oas_shrinkage(moments: Moments) -> float:
@@ -82,7 +82,7 @@ def _whitening_shrinkage(eigenvalues: Floats, n: float) -> float:
     is added to tr(ΣGΣG) is the effect of κ = 1.5 to first order in e/n, at given e. The ratio
     tr(ΣG)² / tr(ΣGΣG) is maximised.
     """
-    live = eigenvalues[eigenvalues > DEAD * eigenvalues.sum()]
+    live = eigenvalues[~dead_dimensions(eigenvalues)]
     added = _PENALTIES[:, None] * eigenvalues.mean()
     kept, removed = live / (live + added), added / (live + added)  # their sum is 1
     spare = n - len(live)
@@ -95,18 +95,21 @@ def _whitening_shrinkage(eigenvalues: Floats, n: float) -> float:
     return float(best / (1 + best))
 
 
-def ledoit_wolf_shrinkage(X: NDArray[Any], weights: NDArray[Any] | None, moments: Moments) -> float:
-    """Estimate the shrinkage of Ledoit and Wolf (2004), in [0, 1], from rows and their moments.
+def ledoit_wolf_shrinkage(moments: Moments) -> float:
+    """Estimate the shrinkage of Ledoit and Wolf (2004), in [0, 1].
 
     It is the error of the covariance, (mean ‖x - μ‖⁴ - ‖S‖²)/n, divided by the squared distance
     ‖S - tr(S)/d I‖²: lemmas 3.2 to 3.4 of "A well-conditioned estimator for large-dimensional
     covariance matrices".
     """
-    mean, cov = moments.mean.numpy(), moments.covariance(ddof=0).numpy()
-    unit = np.sqrt(cov.trace())
-    fourths = map_rows(lambda rows: (((rows - mean) / unit) ** 2).sum(axis=1) ** 2, X)
-    square = float(((cov / cov.trace()) ** 2).sum())  # in units of the squared trace
-    error = (np.average(fourths, weights=weights) - square) / moments.count
+    if moments.fourth is None:
+        raise ValueError(
+            "shrinkage='ledoit-wolf' needs the fourth moment, which mapped moments and those of "
+            "earlier versions lack: fit to rows, or use shrinkage='auto', 'oas' or a number"
+        )
+    cov = moments.covariance(ddof=0).numpy()
+    square = float(((cov / cov.trace()) ** 2).sum())  # all in units of the squared trace
+    error = float(moments.fourth) - square / moments.count
     distance = square - 1 / len(cov)
     return float(min(error / distance, 1.0)) if error > 0 and distance > 0 else 0.0
 
@@ -142,7 +145,7 @@ def whiten_complement(
     residual = complement.T - regression.T @ inner.matrix
     residual[:, dead_dimensions(cov.diagonal())] = 0  # shrinkage would scale them up
     eigenvalues, vectors = descending_eigh(residual @ cov @ residual.T)
-    eigenvalues = np.where(eigenvalues > DEAD * cov.trace(), eigenvalues, 0.0)
+    eigenvalues[dead_dimensions(eigenvalues, cov.trace())] = 0
     used = estimate_shrinkage(shrinkage, eigenvalues, moments.count - 1 - len(inner_cov))
     if not len(eigenvalues):
         return Affine(basis @ inner.matrix, basis @ inner.offset), used

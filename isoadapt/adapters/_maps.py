@@ -48,13 +48,6 @@ class Map(Protocol):
         """Map rows of shape (n_samples, n_features) to (n_samples, n_features_out)."""
 
 
-class InvertibleMap(Map, Protocol):
-    """Interface of a fitted map that has an inverse."""
-
-    def inverted(self) -> Callable[[Floats], Floats]:
-        """Return the inverse, from (n_samples, n_features_out) to (n_samples, n_features)."""
-
-
 class Affine(NamedTuple):
     """Affine map z = Ah + c.
 

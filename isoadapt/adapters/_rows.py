@@ -22,7 +22,6 @@ from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.geometry._spread import LARGEST, SMALLEST
 
-_BLOCK = 1024
 _MAX_MEAN_TO_SPREAD = 1e5
 _RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
@@ -51,11 +50,10 @@ def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
         overflows = not math.isfinite(float(X.scatter.trace())) or not X.scatter.isfinite().all()
         n_samples, constant = X.count, float(X.scatter.diagonal().max()) < SMALLEST**2
     else:
-        starts = range(0, len(X), _BLOCK)
-        largest = max(float(X.max()), -float(X.min()))
+        low, high = X.min(axis=0), X.max(axis=0)
+        largest = max(float(high.max()), -float(low.min()))
         n_samples, overflows = len(X), largest > LARGEST
-        constant = all((X[start : start + _BLOCK] == X[0]).all() for start in starts)
-        constant = constant or largest < SMALLEST
+        constant = bool((low == high).all()) or largest < SMALLEST
     if overflows:
         raise ValueError(
             "X is too large: sums of squares of its entries overflow float64; divide X by its "

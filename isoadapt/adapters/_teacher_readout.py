@@ -7,7 +7,6 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.frozen import FrozenEstimator
@@ -19,18 +18,16 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._cross_moments import (
-    CONSTANT,
-    CrossMoments,
-    Folds,
-    RidgeRegression,
-    add_rows,
-    choose_ridge,
-    merge_all,
-    new_folds,
-)
 from isoadapt.adapters._linalg import descending_eigh, row_space
 from isoadapt.adapters._maps import Affine, FirstColumns, Floats, map_rows
+from isoadapt.adapters._ridge import (
+    Folds,
+    add_rows,
+    choose_ridge,
+    merged,
+    new_folds,
+    standardised_path,
+)
 from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
@@ -42,6 +39,7 @@ from isoadapt.geometry._chunks import (
 )
 from isoadapt.heads import LinearHead
 
+_CONSTANT = 1e-20  # variance of unit vectors up to which they count as equal
 _ENTRIES = 2**22  # entries of a memory map that are read at a time
 _POOR = 0.35  # held-out R² below which LogitPreservingWhitening was better on CoLA
 _SMALLEST = 1e-8  # ridge that is larger than the rounding errors of a correlation matrix
@@ -99,8 +97,8 @@ class TeacherReadout(BaseAdapter):
         the fit. Too high if rows of different folds are similar, such as the sentences of one
         document, unless these are `groups`. NaN if all vectors are equal or all rows in one fold.
     moments_ : Folds
-        Cross-moments of each fold, about 40 bytes times the square of the number of columns; only
-        after ``partial_fit``, which continues with them.
+        Moments of the columns of X and y in each fold, about 40 bytes times the square of their
+        number; only after ``partial_fit``, which continues with them.
     n_features_in_ : int
         Number of columns of X.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -270,12 +268,13 @@ class TeacherReadout(BaseAdapter):
         targets = _unit_vectors(y)
         groups = as_values(groups, "groups")
         check_consistent_length(rows, targets, groups)
-        widths = {part.cross.shape[1] for part in folds.parts if part is not None}
-        if widths - {targets.shape[1]}:
-            raise ValueError(
-                f"y has {targets.shape[1]} columns, but {widths.pop()} in earlier rows: all "
-                "vectors must come from the same teacher"
-            )
+        width, q = self.n_features_in_, targets.shape[1]
+        for part in folds.parts:
+            if part is not None and len(part) != width + q:
+                raise ValueError(
+                    f"y has {q} columns, but {len(part) - width} in earlier rows: all vectors must "
+                    "come from the same teacher"
+                )
         self._find_head()
         weights = check_frequencies(sample_weight, rows, before=np.inf)
         add_rows(folds, rows, targets, weights, groups)
@@ -298,17 +297,15 @@ class TeacherReadout(BaseAdapter):
 
     def _solve(self, folds: Folds) -> Self:
         parts = [part for part in folds.parts if part is not None]
-        if sum(part.weight for part in parts) <= 1:
+        if sum(part.count for part in parts) <= 1:
             raise ValueError("sample_weight sums to 1 or less over all rows: pass counts of rows")
-        total = merge_all(parts)
-        p = len(total.gram)
-        mean, gram = torch.from_numpy(total.mean[:p]), torch.from_numpy(total.gram)
-        check_spread(Moments._of(total.weight, mean, gram))
+        total, p = merged([Moments(), *parts]), self.n_features_in_
+        check_spread(Moments._of(total.count, total.mean[:p], total.scatter[:p, :p]))
         head = self._find_head()
-        self.ridge_, error = choose_ridge(parts, self.ridge)
-        varies = total.spread > CONSTANT * total.weight
-        self.r2_ = 1 - error / total.spread if varies else float("nan")
-        if total.cross.shape[1] == 1:
+        self.ridge_, error = choose_ridge(parts, p, self.ridge)
+        spread = float(total.scatter[p:, p:].trace())
+        self.r2_ = 1 - error / spread if spread > _CONSTANT * total.count else float("nan")
+        if len(total) == p + 1:
             warn("y has one column: TeacherReadout needs vectors of a teacher, not labels")
         elif not self.r2_ >= _POOR:  # NaN if the vectors are all equal, or the rows in one fold
             warn(
@@ -316,16 +313,17 @@ class TeacherReadout(BaseAdapter):
                 "LogitPreservingWhitening may be better: compare with it, fit to more texts, or "
                 "check that X and y are of the same texts"
             )
-        coef = RidgeRegression(total).coef(self.ridge_)
-        self.readout_ = Affine(coef.T.copy(), total.mean[p:] - total.mean[:p] @ coef)
+        coef, mean = next(standardised_path(total, p, [self.ridge_])), total.mean.numpy()
+        self.readout_ = Affine(coef.T.copy(), mean[p:] - mean[:p] @ coef)
         map_ = self.readout_ if self.space == "teacher" else self._into_head(total, head)
         return self._set_fitted(map_, head)
 
-    def _into_head(self, total: CrossMoments, head: Any) -> Affine:
+    def _into_head(self, total: Moments, head: Any) -> Affine:
         """Return the map to vectors that the head reads as its own input."""
         basis, complement = row_space(head.coef_)
-        readout, d, p = self.readout_, head.n_features_in_, len(total.gram)
-        cov, own, mean = total.gram / total.weight, total.mean[:d], total.mean[p:]
+        readout, d, p = self.readout_, head.n_features_in_, self.n_features_in_
+        cov = total.scatter[:p, :p].numpy() / total.count
+        own, mean = total.mean[:d].numpy(), total.mean[p:].numpy()
         second = readout.matrix @ cov @ readout.matrix.T + np.outer(mean, mean)
         sizes, directions = descending_eigh(second)
         k = min(complement.shape[1], len(sizes))

@@ -4,7 +4,6 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
@@ -52,8 +51,7 @@ class Whitening(MomentsAdapter):
         many directions vary in few rows only, "oas" can be better (see the guide, "What can be
         lost"). "oas" (Chen et al., 2010) and "ledoit-wolf" (Ledoit and Wolf, 2004) estimate the s
         whose covariance has the smallest error. "auto" and "oas" (best for Gaussian rows) use the
-        eigenvalues of S only; "ledoit-wolf" uses all rows at once, so it does not support chunks
-        of rows.
+        eigenvalues of S only; "ledoit-wolf" uses the fourth moment of the rows too.
     strength : float, default=1.0
         Strength p in [0, 1]. 1 whitens, 0 only centres.
     n_components : int, default=None
@@ -114,21 +112,10 @@ class Whitening(MomentsAdapter):
     strength: float = 1.0
     n_components: int | None = None
 
-    def _fit_rows(
-        self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
-    ) -> dict[str, Any]:
-        if self.shrinkage != "ledoit-wolf":
-            return super()._fit_rows(X, weights, head)
-        moments = Moments().update(X, weights)
-        shrinkage = ledoit_wolf_shrinkage(X, weights, moments)
-        return {"moments_": moments, **self._whiten(moments, head, shrinkage)}
-
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
-        return self._whiten(moments, head, self.shrinkage)
-
-    def _whiten(
-        self, moments: Moments, head: LinearHead | None, shrinkage: float | str
-    ) -> dict[str, Any]:
+        shrinkage = self.shrinkage
+        if shrinkage == "ledoit-wolf":
+            shrinkage = ledoit_wolf_shrinkage(moments)
         mean, cov = moments.mean.numpy(), moments.covariance().numpy()
         k = len(mean) if self.n_components is None else self.n_components
         if k > len(mean):
@@ -146,11 +133,3 @@ class Whitening(MomentsAdapter):
         if self.method == "zca":
             matrix = vectors[:, :k] @ matrix
         return {"map_": Affine(matrix, -matrix @ mean), "shrinkage_": used}
-
-    def _why_no_partial_fit(self) -> str | None:
-        if self.shrinkage == "ledoit-wolf":
-            return (
-                "shrinkage='ledoit-wolf' requires all rows at once; to fit chunk by chunk, use "
-                "shrinkage='auto', 'oas' or a number"
-            )
-        return super()._why_no_partial_fit()

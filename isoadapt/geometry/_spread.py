@@ -23,9 +23,9 @@ _TIE = 1e-6  # entries of a unit vector whose sizes differ by less count as equa
 Weights = tuple[float, float, float]
 
 
-def dead_dimensions(variances: Any) -> Any:
-    """Mask (d,) of the dimensions with at most the share `DEAD` of all `variances` (d,)."""
-    return variances <= DEAD * variances.sum()
+def dead_dimensions(variances: Any, total: Any = None) -> Any:
+    """Mask (d,) of `variances` (d,) that are at most the share `DEAD` of `total`, their sum."""
+    return variances <= DEAD * (variances.sum() if total is None else total)
 
 
 def spectrum(X: Tensor, center: bool = True) -> Tensor:

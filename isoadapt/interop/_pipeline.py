@@ -21,10 +21,10 @@ from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters import Affine, PenaltyAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._closed_form import MomentsAdapter
-from isoadapt.adapters._cross_moments import CrossMoments, Folds
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
 from isoadapt.adapters._registry import ADAPTERS
+from isoadapt.adapters._ridge import Folds
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
@@ -347,7 +347,7 @@ def _tag(value: Any) -> str | None:
     if isinstance(value, np.ndarray):
         texts = value.dtype.kind in "UO" and all(isinstance(item, str) for item in value.flat)
         return "strings" if texts else None
-    if type(value) in (float, tuple, LinearHead, Moments, CrossMoments, Folds):
+    if type(value) in (float, tuple, LinearHead, Moments, Folds):
         return type(value).__name__
     return map_name(value)
 
@@ -401,7 +401,6 @@ _KINDS = {
     ),
     "MultiLabelHead": _Kind(vars, partial(LinearHead, multi_label=True)),  # in old folders
     "Moments": _Kind(lambda moments: dict(moments.to_arrays()), _unpack_moments),
-    "CrossMoments": _Kind(CrossMoments._asdict, CrossMoments),
     "Folds": _Kind(Folds._asdict, Folds),
 }
 

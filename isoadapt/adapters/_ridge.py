@@ -1,0 +1,153 @@
+"""Ridge regressions, and the choice of their ridge from moments of the rows of each fold."""
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve
+
+from isoadapt.adapters._maps import Floats
+from isoadapt.geometry import Moments
+from isoadapt.geometry._chunks import row_hashes
+from isoadapt.geometry._spread import dead_dimensions
+
+_N_FOLDS = 5
+_BLOCK = 2048  # rows that are converted to float64 at a time
+_FIRST = (-2, -1)  # exponents of the ridges that are tried first
+_LOWEST, _HIGHEST = -6, 4
+
+
+class Folds(NamedTuple):
+    """Moments of the rows (x, t) of each fold, None for one without rows, and the groups' folds."""
+
+    parts: list[Moments | None]
+    groups: dict[str, int]  # the first five groups have a fold each; others are hashed
+
+
+def new_folds(before: Folds | None = None) -> Folds:
+    """Return folds without rows, or a copy of others, to which rows can be added."""
+    if before is None:
+        return Folds([None] * _N_FOLDS, {})
+    return Folds(list(before.parts), dict(before.groups))
+
+
+def add_rows(
+    folds: Folds,
+    X: NDArray[Any],
+    targets: Floats,
+    weights: NDArray[Any] | None,
+    groups: NDArray[Any] | None,
+) -> None:
+    """Add rows X (n, p) and targets (n, q) to folds, whose moments are replaced, not changed."""
+    weights = np.ones(len(X)) if weights is None else weights
+    kept = np.flatnonzero(weights > 0)
+    blocks = [kept[start : start + _BLOCK] for start in range(0, len(kept), _BLOCK)]
+    if groups is None:
+        hashes = [row_hashes(X[block].astype(np.float64)) for block in blocks]
+        numbers = np.concatenate([np.zeros(0, np.uint64), *hashes]) % _N_FOLDS
+    else:
+        numbers = np.array([_group_fold(str(each), folds.groups) for each in groups[kept].tolist()])
+    for fold in range(_N_FOLDS):
+        own = kept[numbers == fold]
+        for start in range(0, len(own), _BLOCK):
+            block = own[start : start + _BLOCK]
+            new = _measure(np.hstack([X[block], targets[block]]), weights[block])
+            folds.parts[fold] = merged([new, folds.parts[fold]])
+
+
+def _group_fold(group: str, known: dict[str, int]) -> int:
+    if len(known) < _N_FOLDS:
+        known.setdefault(group, len(known))
+    return known.get(group, zlib.crc32(group.encode()) % _N_FOLDS)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _measure(rows: Floats, weights: Floats) -> Moments:
+    """Return mean and scatter of rows of positive weight, which are overwritten."""
+    first = rows[0].copy()  # constant columns become exactly zero
+    rows -= first
+    shift = weights @ rows / weights.sum()
+    rows -= shift
+    rows *= np.sqrt(weights)[:, None]
+    mean, scatter = torch.from_numpy(first + shift), torch.from_numpy(rows.T @ rows)
+    return Moments._of(float(weights.sum()), mean, scatter)
+
+
+def merged(parts: Iterable[Moments | None]) -> Moments:
+    """Return the moments of the rows of all parts; the first part is changed."""
+    first, *others = (part for part in parts if part is not None)
+    for part in others:
+        first.merge(part)
+    return first
+
+
+def ridge_path(gram: Floats, cross: Floats, ridges: Iterable[float]) -> Iterator[Floats]:
+    """Yield the solution (p, q) of (gram + ridge I) B = cross for each ridge."""
+    matrix, diagonal = gram.copy(), gram.diagonal().copy()
+    for ridge in ridges:
+        np.fill_diagonal(matrix, diagonal + ridge)
+        # torch's Cholesky decomposition is several times faster than SciPy's.
+        factor = torch.linalg.cholesky(torch.from_numpy(matrix))
+        # SciPy's solution from it needs no copy of the factor, unlike torch's.
+        yield cho_solve((factor.numpy(), True), cross, check_finite=False)
+
+
+def standardised_path(moments: Moments, p: int, ridges: Iterable[float]) -> Iterator[Floats]:
+    """Yield, for each ridge of p standardised columns, the coefficients (p, q) of centred ones.
+
+    The other q columns are the targets.
+    """
+    scatter = moments.scatter.numpy()
+    variances = scatter.diagonal()[:p] / moments.count
+    live = ~dead_dimensions(variances)
+    scale = np.where(live, 1 / np.sqrt(np.where(live, variances, 1.0)), 0.0)[:, None]
+    correlation = scatter[:p, :p] * (scale.T / moments.count)
+    correlation *= scale
+    cross = scatter[:p, p:] * (scale / moments.count)
+    return (scale * solution for solution in ridge_path(correlation, cross, ridges))
+
+
+def choose_ridge(parts: Sequence[Moments], p: int, ridge: float | str) -> tuple[float, float]:
+    """Return the ridge and its held-out squared error, NaN if there is only one part."""
+    if len(parts) == 1:
+        return 1.0 if isinstance(ridge, str) else float(ridge), float("nan")
+    if not isinstance(ridge, str):
+        return float(ridge), _held_out_errors(parts, p, [float(ridge)])[0]
+    errors: dict[int, float] = {}
+    todo = list(_FIRST)
+    while todo:
+        errors |= zip(todo, _held_out_errors(parts, p, [10.0**each for each in todo]), strict=True)
+        best = min(errors, key=lambda each: (errors[each], -each))
+        beside = [each for each in (best - 1, best + 1) if _LOWEST <= each <= _HIGHEST]
+        todo = [each for each in beside if each not in errors]
+    left, right = (errors.get(each, errors[best]) - errors[best] for each in (best - 1, best + 1))
+    found = errors[best], 10.0**best
+    if len(beside) == 2 and left + right > 0:  # tries the minimum of a parabola
+        between = 10.0 ** (best + (left - right) / (left + right) / 2)
+        found = min(found, (_held_out_errors(parts, p, [between])[0], between))
+    return found[1], found[0]
+
+
+def _held_out_errors(parts: Sequence[Moments], p: int, ridges: Sequence[float]) -> list[float]:
+    """Sum, for each ridge, the squared errors on each part of the fits to the other parts."""
+    found = [
+        _errors_on(part, [*parts[:number], *parts[number + 1 :]], p, ridges)
+        for number, part in enumerate(parts)
+    ]
+    return [sum(each) for each in zip(*found, strict=True)]
+
+
+def _errors_on(
+    part: Moments, others: Sequence[Moments], p: int, ridges: Sequence[float]
+) -> list[float]:
+    """Squared errors on a part, for each ridge, of the fit to other parts."""
+    fit, errors = merged([Moments(), *others]), []
+    scatter, step = part.scatter.numpy(), (part.mean - fit.mean).numpy()
+    for coef in standardised_path(fit, p, ridges):
+        offset = step[p:] - step[:p] @ coef
+        error = scatter[p:, p:].trace() + part.count * float(offset @ offset)
+        errors.append(error + float(np.vdot(coef, scatter[:p, :p] @ coef - 2 * scatter[:p, p:])))
+    return errors
