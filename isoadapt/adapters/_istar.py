@@ -281,10 +281,10 @@ class _ExactShrinkage(_Shrinkage):
         if not torch.is_grad_enabled():
             return self.loss(points, self._outputs_covariance(network))
         root, variances = self._outputs_factor(network)
-        self._renew_squared_norm(root.detach(), variances)
-        return self.loss(points, FactoredCovariance(root, variances, self._squared_norm))
+        norm = self._renewed_squared_norm(root.detach(), variances)
+        return self.loss(points, FactoredCovariance(root, variances, norm))
 
-    def _renew_squared_norm(self, root: Tensor, variances: Tensor | None) -> None:
+    def _renewed_squared_norm(self, root: Tensor, variances: Tensor | None) -> SquaredNorm:
         """Compute ‖Σ_S‖² and its gradient for those members whose turn it is in this step."""
         due = [k for k, steps in enumerate(self.steps) if self._n_steps % steps == 0]
         self._n_steps += 1
@@ -292,6 +292,7 @@ class _ExactShrinkage(_Shrinkage):
             self._squared_norm = SquaredNorm.at(root, variances)
         else:
             self._squared_norm.renew(due, root, variances)
+        return self._squared_norm
 
     def _outputs_covariance(self, network: LinearNetwork) -> Tensor:
         """Return the outputs' covariance Σ_S (K, d, d)."""

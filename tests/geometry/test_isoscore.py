@@ -31,6 +31,7 @@ CASES = {
     "bias_corrected": st.booleans(),
 }
 gradcheck = partial(torch.autograd.gradcheck, fast_mode=True)  # of random combinations
+gradgradcheck = partial(torch.autograd.gradgradcheck, fast_mode=True)
 
 
 def cloud(n, d, seed=0, members=(), decay=0.7):
@@ -164,6 +165,30 @@ def test_a_clamped_score_has_zero_gradient():
     assert not torch.autograd.grad(score, X)[0].any()
 
 
+@pytest.mark.parametrize("scale", [1e-18, 1e-9, 1.0, 1e9, 1e17])
+@pytest.mark.parametrize("n", [9, 40])
+def test_score_and_gradient_in_float32_do_not_over_or_underflow(n, scale):
+    X = cloud(n, 20)
+    for bias_corrected in (False, True):
+        exact = [X.clone().requires_grad_(), (scale * X).float().requires_grad_()]
+        scores = [isoscore_star(points, bias_corrected=bias_corrected) for points in exact]
+        assert float(scores[1].detach()) == pytest.approx(float(scores[0].detach()), rel=1e-5)
+        wanted, found = map(torch.autograd.grad, scores, exact)
+        torch.testing.assert_close(scale * found[0].double(), wanted[0], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias_corrected", [False, True])
+@pytest.mark.parametrize("row", [torch.full((5,), 0.3), torch.zeros(5)])
+def test_equal_rows_have_no_score_and_zero_gradient(row, bias_corrected):
+    for n in (4, 9):
+        X = torch.stack([row.expand(n, 5), torch.randn(n, 5)]).requires_grad_()
+        score = isoscore_star(X, bias_corrected=bias_corrected)
+        assert score.isnan().tolist() == [True, False]
+        gradient = torch.autograd.grad(score.nansum(), X)[0]
+        assert not gradient[0].any()
+        assert gradient.isfinite().all()
+
+
 # Gradients.
 
 
@@ -174,7 +199,8 @@ def test_gradcheck_for_points_and_shrinkage_covariance(n, d, members, prior, zet
     score = isoscore_star(X, prior_cov, zeta, bias_corrected)
     assume(bool(((score > 1e-3) & (score < 0.999)).all()))  # else the clamp acts
     inputs = [tensor.requires_grad_() for tensor in (X, prior_cov) if tensor is not None]
-    assert gradcheck(lambda x, c=None: isoscore_star(x, c, zeta, bias_corrected), inputs)
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda x, c=None: isoscore_star(x, c, zeta, bias_corrected), inputs)
 
 
 @SETTINGS
@@ -189,7 +215,8 @@ def test_factor_of_the_shrinkage_covariance_in_its_place(
     root = cloud(d, rank, seed=5, members=root_members).requires_grad_()
     variances = torch.linspace(0.0, 2.0, rank, dtype=F64) if weighted else None
     zeta = torch.full(members, zeta, dtype=F64) if members else zeta
-    by_factor = isoscore_star(X, FactoredCovariance(root, variances), zeta, bias_corrected)
+    exact = FactoredCovariance(root, variances, SquaredNorm.at(root, variances))
+    by_factor = isoscore_star(X, exact, zeta, bias_corrected)
     matrix = (root if variances is None else root * variances) @ root.mT
     by_matrix = isoscore_star(X, matrix, zeta, bias_corrected)
     torch.testing.assert_close(by_factor, by_matrix, rtol=1e-12, atol=1e-12)
@@ -199,8 +226,12 @@ def test_factor_of_the_shrinkage_covariance_in_its_place(
     ]
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
     norm = SquaredNorm.at(cloud(d, rank, seed=6, members=root_members), variances)
-    estimated = partial(FactoredCovariance, variances=variances, squared_norm=norm)
-    assert gradcheck(lambda x, b: isoscore_star(x, estimated(b), zeta, bias_corrected), (X, root))
+
+    def estimated(x, factor):
+        prior = FactoredCovariance(factor, variances, norm)
+        return isoscore_star(x, prior, zeta, bias_corrected)
+
+    assert gradcheck(estimated, (X, root))
 
 
 class TestEstimateOfTheSquaredNorm:
@@ -236,7 +267,8 @@ class TestEstimateOfTheSquaredNorm:
 
     def test_zero_factor_has_no_norm_and_no_gradient(self):
         X, root = cloud(5, 6), torch.zeros(6, 5, dtype=F64, requires_grad=True)
-        score = isoscore_star(X, FactoredCovariance(root, self.variances), 0.3)
+        norm = SquaredNorm.at(root, self.variances)
+        score = isoscore_star(X, FactoredCovariance(root, self.variances, norm), 0.3)
         torch.testing.assert_close(score, isoscore_star(X))
         assert not torch.autograd.grad(score, root)[0].any()
 
