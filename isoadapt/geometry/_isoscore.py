@@ -17,7 +17,7 @@ _WIDE = (torch.float32, torch.float64)
 
 
 class SquaredNorm(NamedTuple):
-    """‖BVBᵀ‖² at a factor B0, and its gradient with respect to B.
+    """‖BBᵀ‖² at a factor B0, and its gradient with respect to B.
 
     Computing it costs two d×d×r products. At another factor B it is estimated without a product as
     ``value (⟨gradient, B⟩ / 4 value)⁴``. At B0 this estimate and its gradient are exact. As the
@@ -30,25 +30,22 @@ class SquaredNorm(NamedTuple):
 
     @classmethod
     @torch.no_grad()
-    def at(cls, root: Tensor, variances: Tensor | None = None) -> "SquaredNorm":
-        """Compute both at a factor (..., d, r), with the diagonal (..., r) of V; None: V = I."""
-        weighted = root if variances is None else root * variances[..., None, :]
+    def at(cls, root: Tensor) -> "SquaredNorm":
+        """Compute both at a factor (..., d, r)."""
         d, rank = root.shape[-2:]
-        smaller = root @ weighted.mT if d < rank else root.mT @ weighted
-        product = smaller @ weighted if d < rank else weighted @ smaller
-        return cls(_dots(product, root), product.mul_(4))
+        smaller = root @ root.mT if d < rank else root.mT @ root
+        product = smaller @ root if d < rank else root @ smaller
+        return cls(smaller.square().sum((-2, -1)), product.mul_(4))
 
     @torch.no_grad()
-    def renew(self, members: Sequence[int], root: Tensor, variances: Tensor | None = None) -> None:
+    def renew(self, members: Sequence[int], root: Tensor) -> None:
         """Compute both again, in place, for some members of factors (K, d, r)."""
         # One by one, so that what is multiplied stays in the cache of a CPU.
         parts = [slice(k, k + 1) for k in members]
         if root.device.type != "cpu" and len(members) == len(root):
             parts = [slice(None)]
-        own = None if variances is None else variances.expand(len(root), -1)
         for part in parts:
-            found = SquaredNorm.at(root[part], None if own is None else own[part])
-            self.value[part], self.gradient[part] = found
+            self.value[part], self.gradient[part] = SquaredNorm.at(root[part])
 
     def estimate(self, root: Tensor) -> Tensor:
         """Estimate the squared norm (...) at another factor (..., d, r)."""
@@ -57,10 +54,9 @@ class SquaredNorm(NamedTuple):
 
 
 class FactoredCovariance(NamedTuple):
-    """A covariance BVBᵀ whose factor B is trained, with ‖BVBᵀ‖² of an earlier factor."""
+    """A covariance BBᵀ whose factor B is trained, with ‖BBᵀ‖² of an earlier factor."""
 
     root: Tensor  # B, (d, r) or (..., d, r)
-    variances: Tensor | None  # diagonal of V, (r,) or (..., r), without a gradient; None: V = I
     squared_norm: SquaredNorm
 
 
@@ -165,15 +161,13 @@ def _prior_terms(
         prior_cov = prior_cov.to(centred)
         cross = _dots(centred @ prior_cov, centred) / (n - 1) if n < d else _dots(small, prior_cov)
         return cross, _trace(prior_cov), prior_cov.square().sum((-2, -1))
-    root, weighted = prior_cov.root.to(centred), prior_cov.root.to(centred)
-    if prior_cov.variances is not None:
-        weighted = root * prior_cov.variances.to(root)[..., None, :]
+    root = prior_cov.root.to(centred)
     norm = SquaredNorm(*(part.to(root) for part in prior_cov.squared_norm))
     if n < d:
-        cross = _dots(centred @ root, centred @ weighted) / (n - 1)
+        cross = (centred @ root).square().sum((-2, -1)) / (n - 1)
     else:
-        cross = _dots(small @ root, weighted)
-    return cross, _dots(root, weighted), norm.estimate(root)
+        cross = _dots(small @ root, root)
+    return cross, root.square().sum((-2, -1)), norm.estimate(root)
 
 
 def _trace(matrix: Tensor) -> Tensor:
@@ -183,4 +177,4 @@ def _trace(matrix: Tensor) -> Tensor:
 
 def _dots(A: Tensor, B: Tensor) -> Tensor:
     """⟨A, B⟩ (...) of matrices (..., d, r)."""
-    return torch.einsum("...ij,...ij->...", A, B)
+    return (A * B).sum((-2, -1))
