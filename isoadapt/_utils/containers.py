@@ -1,13 +1,17 @@
 """Conversion of matrices, and of labels and other values of rows, from any container to arrays."""
 
+import pickle
 import re
+from collections.abc import Hashable
 from numbers import Number
 from typing import Any
 
+import joblib
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
@@ -286,3 +290,17 @@ def _is_vector(row: Any) -> bool:
     """Whether a cell of a column is a sequence of values."""
     sized = hasattr(row, "__len__") and not isinstance(row, str | bytes | dict | set)
     return sized and getattr(row, "ndim", 1) > 0
+
+
+def comparable(value: Any) -> Any:
+    """Return a hashable object that is equal for values of a parameter with equal content."""
+    try:
+        return joblib.hash(value)
+    except (pickle.PicklingError, TypeError, AttributeError):  # such as a lambda
+        pass
+    if isinstance(value, BaseEstimator):
+        parameters = sorted(value.get_params(deep=False).items())
+        return type(value), *((name, comparable(part)) for name, part in parameters)
+    if isinstance(value, list | tuple):
+        return tuple(comparable(part) for part in value)
+    return value if isinstance(value, Hashable) else object()  # equal to nothing else

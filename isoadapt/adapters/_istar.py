@@ -181,27 +181,27 @@ class _ExactShrinkage(Penalty):
             return self.loss(points, self.prior_cov)
         if not torch.is_grad_enabled():
             return self.loss(points, self._outputs_covariance(network))
-        root, variances = self._outputs_factor(network)
-        self._renew_squared_norm(root.detach(), variances)
-        return self.loss(points, FactoredCovariance(root, variances, self._squared_norm))
+        root = self._outputs_root(network)
+        norm = self._renewed_squared_norm(root.detach())
+        return self.loss(points, FactoredCovariance(root, norm))
 
-    def _renew_squared_norm(self, root: Tensor, variances: Tensor | None) -> None:
+    def _renewed_squared_norm(self, root: Tensor) -> SquaredNorm:
         """Compute ‖Σ_S‖² and its gradient for those members whose turn it is in this step."""
         due = [k for k, steps in enumerate(self.steps) if self._n_steps % steps == 0]
         self._n_steps += 1
         if self._squared_norm is None:
-            self._squared_norm = SquaredNorm.at(root, variances)
+            self._squared_norm = SquaredNorm.at(root)
         else:
-            self._squared_norm.renew(due, root, variances)
+            self._squared_norm.renew(due, root)
+        return self._squared_norm
 
     def _outputs_covariance(self, network: AdapterNetwork) -> Tensor:
         """Return the outputs' covariance Σ_S (K, d, d)."""
-        root, variances = self._outputs_factor(network)
-        weighted = root if variances is None else root * variances[:, None]
-        return weighted @ root.mT
+        root = self._outputs_root(network)
+        return root @ root.mT
 
-    def _outputs_factor(self, network: AdapterNetwork) -> tuple[Tensor, Tensor | None]:
-        """Return B (K, d, d) and the diagonal V (K or 1, d) of the outputs' covariance BVBᵀ."""
+    def _outputs_root(self, network: AdapterNetwork) -> Tensor:
+        """Return a root B (K, d, d) of the outputs' covariance BBᵀ."""
         if self.inputs_root.ndim == 2:
-            return network.weight, self.inputs_root.square()
-        return network.weight @ self.inputs_root, None
+            return network.weight * self.inputs_root[:, None]
+        return network.weight @ self.inputs_root

@@ -15,9 +15,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 from torch import nn
 
+from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt._utils.messages import warn
-from isoadapt._utils.parameters import comparable
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._engine._choice import make_score, takes_weights
 from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates

@@ -1,16 +1,13 @@
-"""Penalised adapters that are trained together: everything that a search calls of their training.
-
-Adapters with equal ``_batch_key()`` can be trained together.
-"""
+"""Training of penalised adapters together, which a search asks for; their batch keys are equal."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.base import clone
 
+from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._penalised import PenalisedAdapter, train_adapters
@@ -26,7 +23,7 @@ def limits(
     adapter: PenalisedAdapter, X: Any, max_memory: int | None, n_splits: int
 ) -> tuple[int, int]:
     """Return how many fits to rows X, and on how many folds, can be trained together in memory."""
-    (n, d), device = np.shape(X), resolve_device(adapter.device)
+    (n, d), device = as_matrix(X).shape, resolve_device(adapter.device)
     weights = 4 * d * (d + 1)
     validation = 4 * d * round(n * float(adapter.validation_fraction or 0))
     batch = 4 * d * min(n, adapter.batch_size)

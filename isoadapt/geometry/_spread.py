@@ -20,8 +20,6 @@ _CHUNK = 8192  # rows at a time of the partition function
 _NOISE = 64  # estimates of at most this many roundings of tr² count as zero
 _TIE = 1e-6  # entries of a unit vector whose sizes differ by less count as equally large
 
-Weights = tuple[float, float, float]
-
 
 def dead_dimensions(variances: Any, total: Any = None) -> Any:
     """Mask (d,) of `variances` (d,) that are at most the share `DEAD` of `total`, their sum."""
@@ -138,20 +136,11 @@ def unbiased_squares(
     e))²/4 over all quadruples a, b, c, e of different rows. Up to rounding, the second lies between
     zero and the first.
     """
-    (a, b, c), (e, f, g) = estimate_weights(n_samples)
-    return (
-        a * trace.square() + b * square + c * fourth,
-        e * trace.square() + f * square + g * fourth,
-    )
-
-
-def estimate_weights(n_samples: float) -> tuple[Weights, Weights]:
-    """Weights of trace², square and fourth in the two estimates of `unbiased_squares`."""
-    n = n_samples
+    n, trace_square = n_samples, trace.square()
     k = (n - 1) / (n * (n - 2) * (n - 3))
     return (
-        (k * (n * n - 3 * n + 1), 2 * k, -k * n),
-        (k, k * (n - 1) * (n - 2), -k * n),
+        k * ((n * n - 3 * n + 1) * trace_square + 2 * square - n * fourth),
+        k * (trace_square + (n - 1) * (n - 2) * square - n * fourth),
     )
 
 
@@ -159,8 +148,11 @@ def participation_ratio(numerator: Tensor, denominator: Tensor, trace: Tensor, d
     """Ratio of the estimates of tr(Σ)² and ‖Σ‖², clamped to [1, d]; NaN where `trace` is zero.
 
     `trace` tells how large rounding errors are. Both estimates vanish if all points but one are
-    equal; the ratio is 1 then, the rank of the covariance.
+    equal; the ratio is 1 then, the rank of the covariance. Where it is clamped or NaN, all
+    gradients are zero.
     """
-    ratio = torch.where(denominator * d < numerator, d, numerator / denominator).clamp(1, d)
     noise = _NOISE * torch.finfo(trace.dtype).eps * trace.square()
-    return torch.where((numerator <= noise) & (trace > 0), 1.0, ratio)
+    inside = (numerator > noise) & (denominator < numerator) & (numerator <= denominator * d)
+    bound = torch.where((numerator > noise) & (numerator > denominator), float(d), 1.0)
+    bound = bound.where((trace > 0) & numerator.isfinite(), torch.nan)
+    return (numerator / denominator.where(inside, 1.0)).where(inside, bound)

@@ -31,13 +31,13 @@ def agree(estimator, grid, X, y, given=None, *, atol=3e-3, alone=(), **options):
 
 def count_members(monkeypatch, most=None, folds=9):
     """Note how many members each network has, which are at most `most`."""
-    calls, fit_members = [], _together.fit_members
+    calls, train_adapters = [], _together.train_adapters
 
     def counted(adapters, *arguments):
         calls.append(len(adapters))
-        return fit_members(adapters, *arguments)
+        return train_adapters(adapters, *arguments)
 
-    monkeypatch.setattr(_together, "fit_members", counted)
+    monkeypatch.setattr(_together, "train_adapters", counted)
     if most is not None:
         monkeypatch.setattr(_evaluation, "limits", lambda *_: (most, folds))
     return calls

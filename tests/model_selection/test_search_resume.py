@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from isoadapt.adapters._engine._loop import AdapterNet
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 
 from isoadapt import IStarAdapter, LinearHead, Whitening
+from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.model_selection import AdapterSearchCV
 from tests.model_selection.searches import count_members
 

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
-from skorch.callbacks import GradientNormClipping
 
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt.adapters._base import BaseAdapter, make_random_state
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from isoadapt.adapters._flow._map import Coupling, FlowMap
     from isoadapt.adapters._flow._network import FlowNetwork, FlowObjective
 
-_MAX_NORM = 1.0
 _START_ROWS = 2048  # largest number of rows that initialise the ActNorms
 _MIN_CALIBRATION_ROWS = 32  # fewer rows do not determine the variances of the outputs
 
@@ -323,7 +321,6 @@ class FlowAdapter(BaseAdapter):
             optimizer=torch.optim.Adam,
             optimizer__fused=True,
             lr=self.lr,
-            callbacks=[("clip", GradientNormClipping(_MAX_NORM))],
             device=module.X.device,
         )
 

@@ -48,7 +48,6 @@ class AdapterSearchCV(GridSearchCV):
     adapters differ only in numbers, such as ``lam``, ``zeta``, ``alpha``, ``smoothing``, ``lr``,
     ``weight_decay`` or ``random_state``, are trained as members of one network, on as many folds at
     once as fit in memory. Up to rounding, each gives the same result as if it were fitted alone.
-    Early stopping removes finished members.
 
     Parameters
     ----------
@@ -89,11 +88,10 @@ class AdapterSearchCV(GridSearchCV):
         memory of a GPU. On a CPU fewer members than fit in memory are trained together if that is
         faster.
     cache : str or path-like, default=None
-        Folder to keep the results of finished blocks in, a file for each fit, under names made from
-        the content of the data and the parameters. A search that was stopped goes on from there, if
-        the same call is made again. It requires integer random states of the adapter, of the other
-        steps and of a splitter that shuffles. The files are pickles: use only folders that you
-        trust.
+        Folder to keep the results of finished blocks in, under names made from the content of the
+        data and the parameters. A search that was stopped goes on from there, if the same call is
+        made again. It requires integer random states of the adapter, of the other steps and of a
+        splitter that shuffles. The files are pickles: use only folders that you trust.
 
     Attributes
     ----------
@@ -119,10 +117,9 @@ class AdapterSearchCV(GridSearchCV):
     Candidates that are trained together are completed together, in blocks. A block has all
     candidates on one or several folds or, if they do not fit in memory, a part of them on one fold.
     Several processes share the candidates out. A block that is interrupted is lost; finished ones
-    are kept for later calls only with ``cache``. If blocks and numbers of threads are the same, the
-    scores of a search that goes on from a folder are those of a search that was not interrupted to
-    the last bit, and otherwise up to rounding. Warnings of fits that are read from the folder are
-    not repeated, and fits that fail or whose scores are not finite are done again.
+    are kept for later calls only with ``cache``. A search that goes on from a folder gives the
+    scores of one that was not interrupted, up to rounding. Warnings of fits that are read from the
+    folder are not repeated, and fits that fail or whose scores are not finite are done again.
 
     Examples
     --------
@@ -214,8 +211,8 @@ class AdapterSearchCV(GridSearchCV):
         candidates = self._make_candidates(y)
         if not (folds and candidates):
             raise ValueError(
-                f"there is nothing to fit: cv gives {len(folds)} folds, param_grid has "
-                f"{len(candidates)} candidates; at least one of each is needed"
+                f"there is nothing to fit: cv gives {len(folds)} folds, and param_grid has "
+                f"{len(candidates)} candidates"
             )
         if self.scoring is None:
             _check_same_score(candidates)
@@ -254,9 +251,7 @@ class AdapterSearchCV(GridSearchCV):
             warnings.simplefilter("always")
             grid = ParameterGrid(self.param_grid)
             found = [make_candidate(self.estimator, parameters, y) for parameters in grid]
-        for message, category in dict.fromkeys(
-            (str(each.message), each.category) for each in caught
-        ):
+        for message, category in {str(each.message): each.category for each in caught}.items():
             warn(message, category)
         return found
 
@@ -284,7 +279,7 @@ class AdapterSearchCV(GridSearchCV):
                 for own in groups.values():
                     rows = self._encode(candidates[min(own)], data.X, data.y)[1]
                     given = replace(data, X=rows)
-                    files = {} if self.cache is None else _files(self.cache, given, own)
+                    files = _files(self.cache, given, own)
                     saved = {fit: read_result(file, Outcome) for fit, file in files.items()}
                     done |= {fit: outcome for fit, outcome in saved.items() if outcome}
                     bar.update(len(done) - bar.n)
@@ -320,13 +315,12 @@ class AdapterSearchCV(GridSearchCV):
 
 
 def _files(folder: Any, data: FitData, estimators: Mapping[int, Any]) -> dict[Fit, Path]:
-    """Return the file of each fit in the folder of a cache."""
-    cache, folds = ResultCache(Path(folder), data, "the search"), range(len(data.folds))
-    return {
-        Fit(number, fold): cache.file(fold, estimator, "a candidate")
-        for number, estimator in estimators.items()
-        for fold in folds
-    }
+    """Return the file of each fit in the folder of a cache, or none."""
+    if folder is None:
+        return {}
+    cache = ResultCache(Path(folder), data, "the search")
+    fits = [Fit(number, fold) for number in estimators for fold in range(len(data.folds))]
+    return {fit: cache.file(fit.fold, estimators[fit.candidate], "a candidate") for fit in fits}
 
 
 def _check_same_score(candidates: Sequence[Candidate]) -> None:
@@ -358,19 +352,15 @@ def _stop_early(done: dict[Fit, Outcome], fits: Sequence[Fit], cache: Any) -> No
     resume = "" if cache is None else f"; the same call resumes from cache={str(cache)!r}"
     if not complete:
         advice = resume or "; with cache='folder', finished blocks would have been kept"
-        raise KeyboardInterrupt(
-            f"the search was interrupted before a candidate was complete{advice}"
-        )
+        raise KeyboardInterrupt(f"the search was interrupted before a candidate was done{advice}")
     example = next((each for each in complete if each["fit_error"] is None), complete[0])
-    no_scores = {
-        name: dict.fromkeys(value, np.nan) if isinstance(value, dict) else np.nan
-        for name, value in example.items()
-    }
-    for fit in (fit for fit in fits if fit.candidate in missing):
-        done[fit] = Outcome(no_scores | {"fit_error": None})
-    n_candidates = len({fit.candidate for fit in fits})
+    blank: dict[str, Any] = {"fit_error": None}
+    for name in example.keys() - blank:
+        value = example[name]
+        blank[name] = dict.fromkeys(value, np.nan) if isinstance(value, dict) else np.nan
+    done |= {fit: Outcome(blank) for fit in fits if fit.candidate in missing}
+    n_candidates = 1 + fits[-1].candidate
     warn(
         f"the search was interrupted: {n_candidates - len(missing)} of {n_candidates} candidates "
-        f"are done, the others have NaN scores; the best of those done is chosen{resume}",
-        UserWarning,
+        f"are done, the others have NaN scores; the best of those done is chosen{resume}"
     )

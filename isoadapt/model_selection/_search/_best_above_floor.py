@@ -76,7 +76,11 @@ class BestAboveFloor:
 
     def __call__(self, cv_results: Mapping[str, Any]) -> int:
         """Return the index of the chosen candidate in the ``cv_results_`` of a search."""
-        task, isotropy = _means(cv_results, self.task), _means(cv_results, self.isotropy)
+        prefix = "mean_test_"
+        self._check_names(name.removeprefix(prefix) for name in cv_results if prefix in name)
+        task, isotropy = (
+            np.asarray(cv_results[prefix + name], float) for name in (self.task, self.isotropy)
+        )
         scored = ~np.isnan(task) & ~np.isnan(isotropy)
         if not scored.any():
             raise ValueError(
@@ -95,23 +99,12 @@ class BestAboveFloor:
 
     def _check_names(self, scores: Iterable[str]) -> None:
         """Check that a search has both scores."""
-        for name in (self.task, self.isotropy):
-            _check_name(name, scores)
-
-
-def _check_name(name: str, found: Iterable[str]) -> None:
-    if name not in (found := list(found)):
-        raise ValueError(
-            f"the search has no score {name!r}, only {', '.join(map(repr, found))}: use names of "
-            "its scoring={name: scorer, ...}"
-        )
-
-
-def _means(cv_results: Mapping[str, Any], name: str) -> NDArray[np.float64]:
-    """Mean test scores (n_candidates,) of a name."""
-    prefix = "mean_test_"
-    _check_name(name, [key.removeprefix(prefix) for key in cv_results if key.startswith(prefix)])
-    return np.asarray(cv_results[prefix + name], dtype=np.float64)
+        found = list(scores)
+        for name in {self.task, self.isotropy} - set(found):
+            raise ValueError(
+                f"the search has no score {name!r}, only {', '.join(map(repr, found))}: use names "
+                "of its scoring={name: scorer, ...}"
+            )
 
 
 def _best(

@@ -23,8 +23,8 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params
 
+from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import resolve_device
-from isoadapt._utils.parameters import comparable
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._penalised import PenalisedAdapter
@@ -187,11 +187,7 @@ def _reason_alone(estimator: Any) -> str | None:
     """Why an estimator must be fitted alone; None if it can be trained together with others."""
     adapter = _adapter(estimator)
     if isinstance(adapter, AdaptedEncoder):
-        return (
-            "an AdaptedEncoder inside a pipeline, with a teacher, or with an encoder or methods of "
-            "its own encodes the texts in every fit; search over the AdaptedEncoder alone, or give "
-            "the encoder a cache, and the teacher too"
-        )
+        return "this AdaptedEncoder encodes the texts in every fit; give its encoders a cache"
     if not isinstance(adapter, PenalisedAdapter):
         return f"{type(adapter).__name__} cannot be trained together with other candidates"
     return "solver='exact' does not train in mini-batches" if adapter._batch_key() is None else None

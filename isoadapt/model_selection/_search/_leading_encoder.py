@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 
-from isoadapt._utils.parameters import comparable
+from isoadapt._utils.containers import comparable
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.encoders import TransformerEncoder
 
@@ -35,20 +35,17 @@ class Candidate(NamedTuple):
 def make_candidate(estimator: BaseEstimator, parameters: Mapping[str, Any], y: Any) -> Candidate:
     """Return an estimator with the parameters; the labels y choose an AdaptedEncoder's head."""
     model = clone(estimator).set_params(**clone(dict(parameters), safe=False))
-    pipeline = model
-    if isinstance(model, AdaptedEncoder) and _encodes_row_by_row(model):
-        pipeline = model._unfitted_pipeline(y)
-    if not isinstance(pipeline, Pipeline):
-        return Candidate(model, None, model, None)
-    alone = [_transforms_row_by_row(step) for _, step in pipeline.steps[:-1]]
-    n_steps = [*alone, False].index(False)
+    adapted = isinstance(model, AdaptedEncoder) and _encodes_row_by_row(model)
+    pipeline = model._unfitted_pipeline(y) if adapted else model
+    steps = pipeline.steps[:-1] if isinstance(pipeline, Pipeline) else []
+    n_steps = [*(_transforms_row_by_row(step) for _, step in steps), False].index(False)
     if not n_steps:
         return Candidate(model, None, model, None)
-    names = [name for name, _ in pipeline.steps[:n_steps]]
+    names = [name for name, _ in steps[:n_steps]]
     own = {name for name in parameters if name.partition("__")[0] in names}
-    key = tuple((name, comparable(parameters[name])) for name in sorted(own))
-    rest = pipeline[n_steps:] if pipeline is model else pipeline[-1]
-    return Candidate(model, pipeline[:n_steps], rest, (*names, key))
+    key = *names, *((name, comparable(parameters[name])) for name in sorted(own))
+    rest = pipeline[-1] if adapted else pipeline[n_steps:]
+    return Candidate(model, pipeline[:n_steps], rest, key)
 
 
 def _encodes_row_by_row(model: AdaptedEncoder) -> bool:
