@@ -85,7 +85,7 @@ def merged(parts: Iterable[Moments | None]) -> Moments:
     return first
 
 
-def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float]) -> Iterator[Floats]:
+def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) -> Iterator[Floats]:
     """Yield the solution (p, q) of (gram + ridge I) B = cross for each ridge."""
     if len(ridges) > _MANY:
         eigenvalues, axes = np.linalg.eigh(gram)
