@@ -19,6 +19,7 @@ from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**23  # entries of a memory map that are read at a time
 _READ = 2**18  # entries of a matrix that `Rows` reads at a time
+_SCATTERED = 256  # rows by index of a memory map that are read at a time: each maps up to 64 KiB
 _FAN_IN = 8  # instances of Moments that one dask task merges
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
 FLOATS = [np.float64, np.float32]
@@ -186,9 +187,12 @@ class Rows:
     def _read(self, part: Any) -> NDArray[Any]:
         if not is_memmap(self.X):
             return np.asarray(self.X[part])
-        rows = np.array(self.X[part])
-        unmap_pages(self.X)
-        return rows
+        few = [part] if self.index is None else np.array_split(part, -(-len(part) // _SCATTERED))
+        rows = []
+        for each in few:
+            rows.append(np.array(self.X[each]))
+            unmap_pages(self.X)
+        return np.concatenate(rows)
 
 
 def unmap_pages(X: Any) -> None:
