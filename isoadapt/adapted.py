@@ -63,11 +63,6 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted unless the head is multi-label. Only available if the head is a classifier.
 
-    Warns
-    -----
-    UserWarning
-        If `y` has labels unknown to the checkpoint's head, so that a new head is fitted.
-
     Notes
     -----
     A ``head`` that is set on the adapter is used as in :class:`IsotropyLayer`: a LinearHead, an
@@ -79,7 +74,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     - Otherwise, it uses the checkpoint's head if y holds only label ids, or only names in its
       ``id2label``, which are then what is predicted. An adapter that refits the head takes from it
       only whether to fit a classifier or a regressor, so y may have other labels.
-    - Otherwise, a probe is fitted to y, either "logistic" or the one that ``head`` names.
+    - Otherwise, a probe is fitted to y, either "logistic" or the one that ``head`` names, with a
+      warning, because unknown labels may be a mistake.
 
     With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
     pooling="readout")``. ``fit`` encodes each text with both encoders and ignores y. The head is
@@ -151,12 +147,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         for name in given:
             if not has_fit_parameter(self._adapter(), name):
                 kind = type(self._adapter()).__name__
-                raise ValueError(
-                    f"{name} was given, but {kind}.fit does not accept it; fit without {name}, or "
-                    "choose an adapter that accepts it, such as IsotropyLayer"
-                )
+                raise ValueError(f"{name} was given, but {kind}.fit does not accept it: omit it")
         pipeline = self._unfitted_pipeline(y)
-        targets = y if self.teacher is None else self._teacher_encoder().transform(X)
+        targets = y if self.teacher is None else self._teacher().transform(X)
         pipeline["adapter"].fit(pipeline["encoder"].fit_transform(X, y), targets, **given)
         self.pipeline_ = pipeline
         return self
@@ -329,12 +322,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         nested = {name: params.pop(name) for name in list(params) if "__" in name}
         super().set_params(**params)
         parts = {name.partition("__")[0] for name in nested}
-        if "adapter" in parts:
-            self.adapter = self._adapter()
-        if "encoder" in parts:
-            self.encoder = self._encoder()
-        if "teacher" in parts:
-            self.teacher = self._teacher_encoder()
+        for part in parts & {"adapter", "encoder", "teacher"}:
+            setattr(self, part, getattr(self, f"_{part}")())
         return super().set_params(**nested)
 
     def _encoder(self) -> TransformerEncoder:
@@ -344,13 +333,12 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         taught = self._adapter()._needs_teacher
         return TransformerEncoder(self.encoder, pooling=READOUT if taught else "auto")
 
-    def _teacher_encoder(self) -> TransformerEncoder:
+    def _teacher(self) -> TransformerEncoder:
         """Return the teacher, built from a folder or name if necessary."""
         if self.teacher is None:
             raise ValueError(
-                f"{type(self._adapter()).__name__} learns the vectors of a teacher, but "
-                "teacher=None: pass teacher='folder or name' of the encoder whose vectors it "
-                "learns, such as the one before fine-tuning"
+                f"{type(self._adapter()).__name__} learns a teacher's vectors, but teacher=None: "
+                "pass the folder or name of that encoder, such as the one before fine-tuning"
             )
         if isinstance(self.teacher, TransformerEncoder):
             return self.teacher
@@ -364,13 +352,13 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """Return the pipeline to fit: encoder and adapter, with the head that the labels choose."""
         encoder, adapter = clone(self._encoder()), clone(self._adapter())
         if adapter._needs_teacher:
-            self._teacher_encoder()  # raises if there is none
+            self._teacher()  # raises if there is none
         elif self.teacher is not None:
             raise ValueError(
                 f"teacher={self.teacher!r} was given, but {type(adapter).__name__} learns from no "
                 "teacher: choose adapter=TeacherReadout(), or leave teacher out"
             )
-        adapter._take_checkpoint_head(lambda: encoder_head(encoder), y)
+        adapter._take_checkpoint_head(lambda: encoder_head(encoder, y), y)
         return Pipeline([("encoder", encoder), ("adapter", adapter)])
 
     def _fitted(self) -> Pipeline:
@@ -382,8 +370,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
         # The own y of an adapter with a teacher are vectors, so it is not a classifier.
-        taught = adapter._needs_teacher
-        inner = BaseAdapter.__sklearn_tags__(adapter) if taught else get_tags(adapter)
+        get = BaseAdapter.__sklearn_tags__ if adapter._needs_teacher else get_tags
+        inner = get(adapter)
         tags.estimator_type = inner.estimator_type
         tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
         tags.input_tags.string, tags.input_tags.two_d_array = True, False

@@ -29,14 +29,7 @@ class AllButTheTop(MomentsAdapter):
     n_components : int, default=None
         Number of directions to remove, less than n_features. None is n_features // 100, at least
         1. Directions without variance are not removed.
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
-        With None, the adapter is a transformer only.
-    head_training : {"refit", "frozen"}, default="refit"
-        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
-        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
-        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
-        embeddings.
+    <head>
 
     Attributes
     ----------
@@ -45,16 +38,9 @@ class AllButTheTop(MomentsAdapter):
         rank of the embeddings are zero.
     map_ : Affine
         The fitted map.
-    head_ : LinearHead or None
-        The head that is applied to the adapted embeddings.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
     moments_ : Moments
         Count, mean and scatter of all rows that the adapter was fitted to.
-    n_features_in_ : int
-        Number of features of the embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features; only if X has feature names that are all strings.
+    <common>
 
     References
     ----------

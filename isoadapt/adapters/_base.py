@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_n_features, check_array, check_is_fi
 
 from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix
+from isoadapt.adapters._docstrings import fill_docstring
 from isoadapt.adapters._heads import PROBES, fit_head, head_for, needs_fit, read_targets
 from isoadapt.adapters._maps import Affine, Floats, Map, map_block, map_rows
 from isoadapt.geometry._chunks import is_dask, map_blocks, refuse_chunks
@@ -37,15 +38,13 @@ def _has_classifier(adapter: "BaseAdapter") -> bool:
 
 
 def _is_affine(adapter: "BaseAdapter") -> bool:
-    map_ = getattr(adapter, "map_", None)
-    if not (adapter._maps_affinely() if map_ is None else isinstance(map_, Affine)):
+    if not adapter._affine:
         raise AttributeError(f"{adapter!r} is not an affine map")
     return True
 
 
 def _is_invertible(adapter: "BaseAdapter") -> bool:
-    map_ = getattr(adapter, "map_", None)
-    if not adapter._maps_back() or not (map_ is None or hasattr(map_, "inverted")):
+    if not adapter._invertible:
         raise AttributeError(f"{adapter!r} has no inverse")
     return True
 
@@ -68,7 +67,13 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     map_: Map
     head_: LinearHead | None
     n_features_in_: int
+    _affine: ClassVar[bool] = True  # whether map_ is affine
+    _invertible: ClassVar[bool] = True  # whether map_ has an inverse
     _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        fill_docstring(cls)
 
     def transform(self, X: "ArrayLike") -> Any:
         """Adapt embeddings.
@@ -138,14 +143,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         check_is_fitted(self)
         return cast(Affine, self.map_)
-
-    def _maps_affinely(self) -> bool:
-        """Whether the fitted map is affine, according to the parameters."""
-        return True
-
-    def _maps_back(self) -> bool:
-        """Whether the fitted map has an inverse, according to the parameters."""
-        return self._maps_affinely()
 
     @property
     def classes_(self) -> NDArray[Any]:

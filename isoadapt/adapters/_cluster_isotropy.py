@@ -42,14 +42,7 @@ class ClusterIsotropy(OnePassAdapter):
         Number of directions to remove from each cluster, less than n_features. None is
         n_features // 100, at least 1. Directions without variance in the cluster are not removed,
         so at most n - 1 directions are removed from a cluster of n distinct rows.
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
-        With None, the adapter is a transformer only.
-    head_training : {"refit", "frozen"}, default="refit"
-        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
-        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
-        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
-        embeddings.
+    <head>
     random_state : int, RandomState instance or None, default=None
         Seed of k-means. With None, every fit draws a new seed.
 
@@ -57,14 +50,7 @@ class ClusterIsotropy(OnePassAdapter):
     ----------
     map_ : ClusterProjection
         The fitted map, with the centres, means and components of the clusters.
-    head_ : LinearHead or None
-        The head that is applied to the adapted embeddings.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
-    n_features_in_ : int
-        Number of features of the embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features; only if X has feature names that are all strings.
+    <common>
 
     References
     ----------
@@ -90,15 +76,15 @@ class ClusterIsotropy(OnePassAdapter):
         "random_state": ["random_state"],
     }
 
+    _affine: ClassVar[bool] = False
+    _invertible: ClassVar[bool] = False
+
     n_clusters: int = 5
     n_components: int | None = None
     _: KW_ONLY
     head: Any = None
     head_training: str = "refit"
     random_state: Any = None
-
-    def _maps_affinely(self) -> bool:
-        return False
 
     def _fit_rows(
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None

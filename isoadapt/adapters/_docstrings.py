@@ -1,8 +1,8 @@
-"""What the docstrings of all penalised adapters share."""
+"""What the docstrings of several adapters share."""
 
 import json
 
-_PARAMETERS = """\
+_TRAINED = """\
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=<head>
         The linear head that is applied to the adapted embeddings.
 
@@ -76,16 +76,20 @@ _PARAMETERS = """\
         If above 0, a progress bar is shown on a terminal.
 """
 
-_ATTRIBUTES = """\
+_HEAD = """\
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=<head>
+        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
+        With None, the adapter is a transformer only.
+    head_training : {"refit", "frozen"}, default=<head_training>
+        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
+        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
+        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
+        embeddings.
+"""
+
+_OF_TRAINED = """\
     map_ : Affine
         The fitted map.
-    head_map_ : Affine
-        The map from embeddings to what the head reads, which is `map_`.
-    head_ : LinearHead or None
-        The head that is applied to the adapted embeddings. It differs from the initial one only if
-        `head_training` is not "frozen".
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
     history_ : list of dict
         One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
         "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
@@ -98,21 +102,38 @@ _ATTRIBUTES = """\
         Number of epochs run.
     best_epoch_ : int
         Epoch whose weights were kept, from 1.
+"""
+
+_COMMON = """\
+    head_map_ : map
+        The map from embeddings to what the head reads, which is `map_`.
+    head_ : LinearHead or None
+        The head that is applied to the adapted embeddings.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
     n_features_in_ : int
         Number of features of the embeddings.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the features; only if X has feature names that are all strings.
 """
 
+_PARTS = {
+    "parameters": _TRAINED,
+    "head": _HEAD,
+    "attributes": _OF_TRAINED + _COMMON,
+    "common": _COMMON,
+}
+
 
 def fill_docstring(cls: type) -> None:
-    """Put the common parameters, with the defaults of a class, and attributes into its docstring.
+    """Replace the lines ``<parameters>``, ``<head>``, ``<attributes>`` and ``<common>``.
 
-    They replace the lines ``<parameters>`` and ``<attributes>``.
+    Defaults of parameters are those of the class.
     """
-    parameters = _PARAMETERS
+    text = cls.__doc__ or ""
+    for marker, part in _PARTS.items():
+        text = text.replace(f"    <{marker}>\n", part)
     for name, value in ((name, getattr(cls, name, None)) for name in dir(cls)):
         shown = json.dumps(value) if isinstance(value, str) else repr(value)
-        parameters = parameters.replace(f"default=<{name}>", f"default={shown}")
-    text = (cls.__doc__ or "").replace("    <parameters>\n", parameters)
-    cls.__doc__ = text.replace("    <attributes>\n", _ATTRIBUTES)
+        text = text.replace(f"default=<{name}>", f"default={shown}")
+    cls.__doc__ = text

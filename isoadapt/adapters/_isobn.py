@@ -33,14 +33,7 @@ class IsoBN(MomentsAdapter):
     eps : float, default=1e-3
         The ε > 0 that is added to γ_i σ_i, and to the total variance after scaling. The
         correlations of a constant dimension are taken as 0, so that its scale is finite.
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
-        With None, the adapter is a transformer only.
-    head_training : {"refit", "frozen"}, default="refit"
-        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
-        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
-        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
-        embeddings.
+    <head>
 
     Attributes
     ----------
@@ -48,16 +41,9 @@ class IsoBN(MomentsAdapter):
         The scale s of each dimension.
     map_ : Affine
         The fitted map.
-    head_ : LinearHead or None
-        The head that is applied to the adapted embeddings.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
     moments_ : Moments
         Count, mean and scatter of all rows that the adapter was fitted to.
-    n_features_in_ : int
-        Number of features of the embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features; only if X has feature names that are all strings.
+    <common>
 
     Notes
     -----

@@ -52,18 +52,11 @@ class LogitPreservingWhitening(MomentsAdapter):
     ----------
     map_ : Affine
         The fitted map.
-    head_ : LinearHead
-        The head that is applied to the adapted embeddings.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
     moments_ : Moments
         Count, mean and scatter of all rows that the adapter was fitted to.
     shrinkage_ : float
         The shrinkage used.
-    n_features_in_ : int
-        Number of features of the embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features; only if X has feature names that are all strings.
+    <common>
 
     References
     ----------

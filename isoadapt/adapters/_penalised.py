@@ -19,7 +19,6 @@ from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter, make_random_state
-from isoadapt.adapters._docstrings import fill_docstring
 from isoadapt.adapters._engine._choice import make_score, takes_weights
 from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates
 from isoadapt.adapters._engine._network import Rates
@@ -93,10 +92,6 @@ class PenalisedAdapter(BaseAdapter):
     device: str = "auto"
     random_state: Any = None
     verbose: int = 0
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        fill_docstring(cls)
 
     @abstractmethod
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:

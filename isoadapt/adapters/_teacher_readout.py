@@ -129,6 +129,7 @@ class TeacherReadout(BaseAdapter):
     }
 
     _needs_teacher: ClassVar[bool] = True
+    _invertible: ClassVar[bool] = False
 
     head: Any = None
     _: KW_ONLY
@@ -335,9 +336,6 @@ class TeacherReadout(BaseAdapter):
         matrix = into @ readout.matrix
         matrix[:, :d] += basis @ basis.T
         return Affine(matrix, into @ readout.offset)
-
-    def _maps_back(self) -> bool:
-        return False
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

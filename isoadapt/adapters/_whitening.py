@@ -36,14 +36,7 @@ class Whitening(MomentsAdapter):
         "zca" stays as close as possible to the original embeddings. "pca" returns the principal
         components in order of decreasing variance; among directions of equal variance, they are
         arbitrary.
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
-        With None, the adapter is a transformer only.
-    head_training : {"refit", "frozen"}, default="refit"
-        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
-        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
-        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
-        embeddings.
+    <head>
     shrinkage : float or {"auto", "oas", "ledoit-wolf"}, default="auto"
         Shrinkage s in [0, 1]. 0 whitens the rows that the adapter is fitted to exactly, and new
         rows badly unless there are many times as many rows as features. "auto" chooses s so that
@@ -62,18 +55,11 @@ class Whitening(MomentsAdapter):
     ----------
     map_ : Affine
         The fitted map.
-    head_ : LinearHead or None
-        The head that is applied to the adapted embeddings.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
     moments_ : Moments
         Count, mean and scatter of all rows that the adapter was fitted to.
     shrinkage_ : float
         The shrinkage s used.
-    n_features_in_ : int
-        Number of features of the embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features; only if X has feature names that are all strings.
+    <common>
 
     References
     ----------

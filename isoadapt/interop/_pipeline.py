@@ -263,7 +263,7 @@ def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
 def _check_map(adapter: BaseAdapter) -> None:
     """Check the kind of the map, and test it on a few random rows."""
     map_, width = adapter.map_, adapter.n_features_in_
-    if adapter._maps_affinely() and not isinstance(map_, Affine):
+    if adapter._affine and not isinstance(map_, Affine):
         raise ValueError(
             "state.map_ is not affine, but the parameters are those of an affine adapter: fit the "
             "adapter again"

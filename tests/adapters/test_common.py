@@ -186,7 +186,7 @@ class TestEveryAdapter:
             matrix, offset = fitted.to_affine()
             assert matrix.dtype == offset.dtype == np.float64
             np.testing.assert_allclose(Z, X @ matrix.T + offset, rtol=1e-9, atol=1e-9)
-        assert hasattr(adapter, "inverse_transform") == adapter._maps_back()
+        assert hasattr(adapter, "inverse_transform") == adapter._invertible
         if not hasattr(adapter, "inverse_transform"):
             return
         back = fitted.inverse_transform(Z)

@@ -107,10 +107,6 @@ class FlowAdapter(BaseAdapter):
     ----------
     map_ : FlowMap
         The fitted flow, with float64 arrays.
-    head_ : LinearHead or None
-        The head on the outputs.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
     history_ : list of dict
         One entry for each epoch, with "epoch", "train_loss" and "dur" (seconds). With a validation
         split there are also "valid_cost", the bits/dim of the standardised validation rows
@@ -121,10 +117,7 @@ class FlowAdapter(BaseAdapter):
     best_epoch_ : int
         Number of the kept epoch, from 1. Without `alpha` it has the fewest bits/dim. With `alpha`
         it is the last epoch whose score is within one standard error of the best score.
-    n_features_in_ : int
-        Number of features of the embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features; only if X has feature names that are all strings.
+    <common>
 
     Notes
     -----
@@ -172,6 +165,8 @@ class FlowAdapter(BaseAdapter):
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
+
+    _affine: ClassVar[bool] = False
 
     head: Any = field(default=None, kw_only=False)
     n_blocks: int = 8
@@ -256,12 +251,6 @@ class FlowAdapter(BaseAdapter):
 
     def _refits_head(self) -> bool:
         return self.head is not None and self.alpha is None
-
-    def _maps_affinely(self) -> bool:
-        return False
-
-    def _maps_back(self) -> bool:
-        return True
 
     def _train(
         self, X: NDArray[Any], y: NDArray[Any] | None
