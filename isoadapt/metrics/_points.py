@@ -15,7 +15,7 @@ from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import (
     FLOATS,
     Chunked,
-    Rows,
+    RowReader,
     first_of_equal,
     gather,
     in_chunks,
@@ -153,8 +153,8 @@ class Reading(NamedTuple):
     For n < d, `rows` and `moments` are in coordinates along the n principal axes.
     """
 
-    source: Rows
-    rows: Rows  # for n < d in memory
+    source: RowReader
+    rows: RowReader  # for n < d in memory
     moments: Moments
     mean: Tensor  # (d,)
     variance: Tensor  # (d,)
@@ -169,7 +169,7 @@ def read_rows(X: Any, groups: ArrayLike | None = None) -> Reading:
         refuse_chunks(X, "this figure needs all rows at once")
         least = {"ensure_min_samples": 2, "ensure_min_features": 2}
         X = check_array(as_matrix(X), dtype=FLOATS, input_name="X", **least)
-    found = read(Rows(X), groups)
+    found = read(RowReader(X), groups)
     if is_constant(found.moments):
         raise ValueError(constant_message(found.moments.count))
     if groups is not None and found.n_units < 4:
@@ -182,7 +182,7 @@ def read_rows(X: Any, groups: ArrayLike | None = None) -> Reading:
     return found
 
 
-def read(source: Rows, groups: ArrayLike | None = None) -> Reading:
+def read(source: RowReader, groups: ArrayLike | None = None) -> Reading:
     """Read all rows."""
     n, d, rows = len(source), source.X.shape[1], source
     named = None if groups is None else Groups(*codes_of(groups, n, "groups"))
@@ -194,7 +194,7 @@ def read(source: Rows, groups: ArrayLike | None = None) -> Reading:
     kept = first if named is None else first[named.codes]
     if n < d:
         points = torch.cat([*map(in_float64, source.blocks())])
-        rows = Rows((points @ _spread.principal_axes(points)).numpy())
+        rows = RowReader((points @ _spread.principal_axes(points)).numpy())
     moments, largest = Moments(), 0.0
     for block in rows.blocks():
         largest = max(largest, float(block.max()), -float(block.min()))
