@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isoadapt.geometry._spread import participation_ratio, unbiased_squares
+from isoadapt.geometry._spread import is_rounding, participation_ratio, unbiased_squares
 
 _WIDE = (torch.float32, torch.float64)
 
@@ -140,12 +140,12 @@ def _standardised(centred: Tensor, mean: Tensor) -> Tensor:
     The score does not depend on the scale, so neither does a gradient on its being computed here.
     """
     n = centred.shape[-2]
-    norm, of_means = (
+    norm, of_mean = (
         torch.linalg.vector_norm(part.detach(), dim=(-2, -1), keepdim=True)
         for part in (centred, mean)
     )
-    rounding = 8 * torch.finfo(mean.dtype).eps * n**0.5 * of_means
-    return centred / (norm / (n - 1) ** 0.5).where(norm > rounding, torch.inf)
+    constant = is_rounding(norm, n**0.5 * of_mean)
+    return centred / (norm / (n - 1) ** 0.5).masked_fill(constant, torch.inf)
 
 
 def _prior_terms(

@@ -26,6 +26,11 @@ def dead_dimensions(variances: Any) -> Any:
     return variances <= DEAD * variances.sum()
 
 
+def is_rounding(deviation: Tensor, size: Tensor) -> Tensor:
+    """Whether deviations from the mean may be rounding errors, given norms of both in all rows."""
+    return deviation <= 8 * torch.finfo(deviation.dtype).eps * size
+
+
 def spectrum(X: Tensor, center: bool = True) -> Tensor:
     """Squared singular values (min(n, d),) of points X (n, d), centred by default, descending."""
     if center:

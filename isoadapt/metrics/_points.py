@@ -48,7 +48,8 @@ def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> T
     if not by_variance:
         return points
     check_scale(max(abs(float(extreme)) for extreme in points.aminmax()))
-    if not varies(points):
+    mean = points.mean(0)
+    if _is_constant((points - mean).norm(), mean, len(points)):
         raise ValueError(constant_message(len(points)))
     return points
 
@@ -69,9 +70,11 @@ def as_points_or_moments(
 
 def is_constant(moments: Moments) -> bool:
     """Whether all rows are equal up to rounding."""
-    scatter, mean = moments.scatter.trace(), moments.mean
-    second_moment = scatter + moments.count * mean.square().sum()
-    return bool(scatter <= (8 * torch.finfo(mean.dtype).eps) ** 2 * second_moment)
+    return _is_constant(moments.scatter.trace().sqrt(), moments.mean, moments.count)
+
+
+def _is_constant(deviation: Tensor, mean: Tensor, count: float) -> bool:
+    return bool(_spread.is_rounding(deviation, count**0.5 * mean.norm()))
 
 
 def check_scale(largest: float) -> None:
@@ -87,19 +90,14 @@ def check_scale(largest: float) -> None:
 def constant_message(count: float) -> str:
     """Error message for `count` equal rows."""
     return (
-        f"X is constant: all {count:.0f} rows are equal, so isotropy is not defined; check that "
-        "the texts differ"
+        f"X is constant: all {count:.0f} rows are equal up to rounding, so isotropy is not "
+        "defined; check that the texts differ, or subtract the mean in a wider dtype first"
     )
 
 
 def as_tensor(array: NDArray[np.float64]) -> Tensor:
     """Wrap an array of any layout as a tensor; a read-only array is copied."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def varies(points: Tensor) -> bool:
-    """Whether at least two rows of `points` (n, d) differ."""
-    return len(points) > 1 and bool((points != points[0]).any())
 
 
 def check_k(k: int, most: int, of: str) -> None:
@@ -109,12 +107,7 @@ def check_k(k: int, most: int, of: str) -> None:
 
 
 def clamped_score(score: Tensor) -> float:
-    """IsoScore clamped to [0, 1], which rounding can exceed; NaN raises ValueError."""
-    if score.isnan():
-        raise ValueError(
-            "X is constant up to rounding, so isotropy is not defined; check that the texts "
-            "differ, or subtract the mean in a wider dtype first"
-        )
+    """IsoScore clamped to [0, 1], which rounding can exceed."""
     return float(score.clamp(0, 1))
 
 
