@@ -90,7 +90,7 @@ def gather(
         moments = _gather_blocks(X)
     else:
         moments, seen = Moments(), set[int]()
-        for rows in _checked(_named_chunks(X), check):
+        for rows in _check_all(_named_chunks(X), check):
             if distinct:
                 hashes = row_hashes(rows)
                 new = np.fromiter((each not in seen for each in hashes.tolist()), bool)
@@ -172,7 +172,7 @@ class RowReader:
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Yield all rows in blocks in float64 or float32, after checking them."""
         size = max(1, _READ // max(1, self.X.shape[1]))
-        for block in _checked(self.chunks(_READ)):
+        for block in _check_all(self.chunks(_READ)):
             yield from (block[first : first + size] for first in range(0, len(block), size))
 
     def chunks(self, n_entries: int) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -222,7 +222,7 @@ def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
             yield f"chunk {number}", chunk
 
 
-def _checked(
+def _check_all(
     chunks: Iterable[tuple[str, Any]], check: Check = check_chunk
 ) -> Iterator[NDArray[Any]]:
     """Yield chunks of equal width after checking them; errors begin with their names."""

@@ -87,7 +87,7 @@ def isoscore_star(
     mixed = isinstance(zeta, Tensor) or zeta != 0
     with torch.autocast(X.device.type, enabled=False):
         mean = X.mean(-2, keepdim=True)
-        centred = X - mean if mixed else _standardised(X - mean, mean)
+        centred = X - mean if mixed else _standardise(X - mean, mean)
         # The Gram matrix and the covariance have the same trace and norm: take the smaller.
         small = _Gram.apply(centred.mT if n < d else centred) / (n - 1)
         trace, square = _trace(small), small.square().sum((-2, -1))
@@ -134,7 +134,7 @@ class _Gram(torch.autograd.Function):
         return ctx.saved_tensors[0] @ (grad + grad.mT)
 
 
-def _standardised(centred: Tensor, mean: Tensor) -> Tensor:
+def _standardise(centred: Tensor, mean: Tensor) -> Tensor:
     """Points (..., n, d) with tr Σ = 1, so that squares neither over- nor underflow; or zeros.
 
     The score does not depend on the scale, so neither does a gradient on its being computed here.

@@ -42,7 +42,7 @@ def nearest_neighbours(
         bias, size = points.new_zeros(len(points)), torch.ones_like(asked[:, 0])
         search = _Search(points, asked, points, asked, bias, size, own, metric, k)
     else:
-        points, asked, unit = _scaled(points, asked)
+        points, asked, unit = _rescale(points, asked)
         mean = points.mean(0)
         centred, targets = _both(lambda rows: rows - mean, points, asked)
         norms = torch.linalg.vector_norm(centred, dim=1)
@@ -145,7 +145,7 @@ def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
     than this multiple of the root mean square distance from the mean.
     """
     points = torch.unique(X, dim=0)
-    points, _, _ = _scaled(points, points)
+    points, _, _ = _rescale(points, points)
     _n_ratios(len(points), discard)  # raises if there are too few
     nearest = nearest_neighbours(points, 2, "euclidean")[0]
     if tolerance:
@@ -184,12 +184,11 @@ def _n_ratios(n: int, discard: float) -> int:
 def _near_an_earlier_point(points: Tensor, limit: float) -> Tensor:
     """Mask (n,) of the points with an earlier point no further away than `limit`."""
     centred = points - points.mean(0)
-    norms = centred.square().sum(1)
     rows = torch.arange(len(points), device=points.device)
     masks = []
     for part in rows.split(max(1, _ENTRIES // len(points))):
-        squares = torch.addmm(norms, centred[part], centred.T, alpha=-2) + norms[part, None]
-        masks.append(((squares <= limit**2) & (rows < part[:, None])).any(1))
+        close = torch.cdist(centred[part], centred) <= limit
+        masks.append((close & (rows < part[:, None])).any(1))
     return torch.cat(masks)
 
 
@@ -201,18 +200,13 @@ def angles(first: Tensor, second: Tensor) -> Tensor:
     return 2 * torch.atan2(apart + both_zero, along + both_zero)
 
 
-def neighbour_counts(indices: Tensor, n: int) -> Tensor:
-    """k-occurrence (n,): how often each of n points is among the neighbours (m, k)."""
-    return torch.bincount(indices.flatten(), minlength=n)
-
-
 def _both(prepare: Callable[[Tensor], Tensor], points: Tensor, queries: Tensor) -> list[Tensor]:
     """Prepare points and queries, once if they are the same."""
     prepared = prepare(points)
     return [prepared, prepared if queries is points else prepare(queries)]
 
 
-def _scaled(points: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, float]:
+def _rescale(points: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, float]:
     """Divide very large or small points and queries by a power of two, which is returned too."""
     largest = max(float(torch.linalg.vector_norm(part, torch.inf)) for part in (points, queries))
     _, exponent = math.frexp(largest)

@@ -310,10 +310,7 @@ def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyRep
     raw, axes = torch.linalg.eigh(found.moments.second_moment())
     # For n < d, the coordinates are along the axes, and the points are orthogonal to further ones.
     axes = torch.eye(n, dtype=axes.dtype) if n < d else _spread.fix_signs(axes)
-    log_z = torch.tensor(-math.inf)
-    for block in found.rows.blocks():
-        log_z = torch.logaddexp(log_z, torch.logsumexp(in_float64(block) @ axes, dim=0))
-    log_z = torch.cat([log_z, log_z.new_full((d - len(log_z),), math.log(n))])
+    log_z = _spread.log_partition_along(axes, map(in_float64, found.rows.blocks()), n, d)
     centred = _spread.eigenvalues(found.moments.scatter)
     return IsotropyReport(
         n_samples=n,
