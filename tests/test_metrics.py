@@ -332,6 +332,8 @@ def test_matrices_without_a_variance_that_fits_into_float64_are_refused(metric):
     for value in (0.0, 0.1, -3e7):
         with pytest.raises(ValueError, match="constant"):
             metric(np.full((7, 3), value))
+    with pytest.raises(ValueError, match="constant: all 7 rows are equal up to rounding"):
+        metric(np.nextafter(np.full((7, 3), 0.1), np.eye(7, 3)))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import accuracy_score, matthews_corrcoef, roc_auc_score
 
 from benchmarks._data import Floats
-from isoadapt.geometry._neighbours import angles, nearest_neighbours, neighbour_counts
+from isoadapt.geometry._neighbours import angles, nearest_neighbours
 
 Figure = tuple[float, float]  # a value and its standard error
 Numbers = NDArray[np.int64]
@@ -55,7 +55,7 @@ def outliers(inside: Floats, outside: Floats, reference: Floats) -> Figure:
 
 def hubness(X: Floats) -> Figure:
     """Skewness of the 10-occurrence by cosine; samples of the occurrences of the rows."""
-    counts = neighbour_counts(torch.from_numpy(_neighbours(X, 10)[1]), len(X)).numpy()
+    counts = np.bincount(_neighbours(X, 10)[1].ravel(), minlength=len(X))
 
     def skewness(rows: Numbers) -> float:
         deviations = counts[rows] - counts[rows].mean()

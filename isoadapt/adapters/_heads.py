@@ -5,6 +5,7 @@ from typing import Any, cast
 import numpy as np
 import sklearn
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -13,7 +14,6 @@ from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt._utils.containers import as_indicator, as_values
 from isoadapt._utils.messages import reason, shortened, warn
-from isoadapt.adapters._linalg import cross_entropy
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._ridge_path import ridge_path
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
@@ -149,7 +149,8 @@ def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> 
                 outputs = X[held] @ model.coef_.T + model.intercept_
                 if len(classes) == 2:
                     outputs = np.column_stack([np.zeros(len(outputs)), outputs])
-                mean = cross_entropy(outputs, codes[held], weights[held])[0]
+                losses = logsumexp(outputs, axis=1) - outputs[np.arange(len(outputs)), codes[held]]
+                mean = float((weights[held] * losses).mean())
                 costs[power] += mean * held.sum()
         return costs[power]
 

@@ -1,9 +1,6 @@
 """Eigendecomposition and shrinkage of covariances, and whitening outside a head's row space."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
@@ -166,15 +163,3 @@ def _best_factor(inner_cov: Floats, before: Floats, variances: Floats) -> float:
         return float(before.sum() / total)
     balance = ((inner_cov / trace) ** 2).sum() / ((variances / total) ** 2).sum()
     return float(balance * (trace / total))
-
-
-def cross_entropy(outputs: Floats, codes: NDArray[Any], weights: Floats) -> tuple[float, Floats]:
-    """Mean cross-entropy of logits (n, n_classes), and its gradient with respect to these."""
-    rows = np.arange(len(outputs))
-    shifted = outputs - outputs.max(axis=1, keepdims=True)
-    exponentials = np.exp(shifted)
-    norms = exponentials.sum(axis=1)
-    gradient = exponentials / norms[:, None]
-    gradient[rows, codes] -= 1
-    losses = np.log(norms) - shifted[rows, codes]
-    return float((weights * losses).mean()), weights[:, None] * gradient / len(rows)

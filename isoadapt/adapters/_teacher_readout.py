@@ -31,7 +31,7 @@ from isoadapt.adapters._ridge_path import (
 from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
-    Rows,
+    RowReader,
     is_dask,
     is_memmap,
     refuse_chunks,
@@ -346,8 +346,8 @@ class TeacherReadout(BaseAdapter):
 
 def _chunks(X: Any, y: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
     """Rows of X, y and other arrays or None, in parts if X or y is a memory map or a dask array."""
-    X = Rows(X).X if is_dask(X) else X
-    y = Rows(y, name="y").X if is_dask(y) and y.ndim == 2 else y
+    X = RowReader(X).X if is_dask(X) else X
+    y = RowReader(y, name="y").X if is_dask(y) and y.ndim == 2 else y
     given = X, y, *others
     maps = [each for each in (X, y) if is_memmap(each)]
     sizes = [max(each.chunks[0]) for each in (X, y) if is_dask(each)]

@@ -46,7 +46,8 @@ def check_live(model: Any, tokenizer: Any) -> None:
     modules, weights = [], []
     if isinstance(model, nn.Module):
         modules, weights = [*model.modules()], [*model.parameters()]
-    kinds = {type(part) for part in (*modules, *weights)}
+    # The quantised layers of I-BERT compute in float unless quant_mode is set.
+    kinds = {type(part) for part in (*modules, *weights) if getattr(part, "quant_mode", True)}
     paths = " ".join(f".{kind.__module__}.{kind.__qualname__}." for kind in kinds)
     problem = None
     if _QUANTISED.search(paths) or getattr(model, "is_quantized", False):

@@ -18,7 +18,8 @@ from isoadapt._utils.imports import import_optional
 from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**23  # entries of a memory map that are read at a time
-_READ = 2**18  # entries of a matrix that `Rows` reads at a time
+_READ = 2**18  # entries of a block of `RowReader`
+_SCATTERED = 256  # rows by index of a memory map that are read at a time: each maps up to 64 KiB
 _FAN_IN = 8  # instances of Moments that one dask task merges
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
 FLOATS = [np.float64, np.float32]
@@ -90,17 +91,14 @@ def gather(
         moments = _gather_blocks(X)
     else:
         moments, seen = Moments(), set[int]()
-        for number, (name, chunk) in enumerate(_named_chunks(X)):
-            with _prefix_errors(name):
-                _refuse_tuple_of_matrices(chunk)
-                rows = check(chunk, number == 0)
-                if distinct:
-                    hashes = row_hashes(rows)
-                    new = np.fromiter((each not in seen for each in hashes.tolist()), bool)
-                    new &= first_of_equal(hashes)
-                    seen.update(hashes.tolist())
-                    rows = rows if new.all() else rows[new]
-                moments.update(rows)
+        for rows in _check_all(_named_chunks(X), check):
+            if distinct:
+                hashes = row_hashes(rows)
+                new = np.fromiter((each not in seen for each in hashes.tolist()), bool)
+                new &= first_of_equal(hashes)
+                seen.update(hashes.tolist())
+                rows = rows if new.all() else rows[new]
+            moments.update(rows)
     if not moments.count:
         raise ValueError(
             "X gave no rows. An iterator is used up once it has been read: make a fresh one, or "
@@ -152,8 +150,8 @@ def first_of_equal(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return mask
 
 
-class Rows:
-    """Rows of a matrix, memory map or dask array, or those of `index`, read in blocks."""
+class RowReader:
+    """Reader of the rows of a matrix, memory map or dask array, or of those of `index`."""
 
     def __init__(self, X: Any, index: NDArray[np.int64] | None = None, name: str = "X") -> None:
         if is_dask(X):
@@ -161,34 +159,36 @@ class Rows:
             if np.isnan(X.shape[0]):
                 raise ValueError(f"{name} is {X!r}: call {name}.compute_chunk_sizes() first")
             X = X.rechunk({0: max(X.chunks[0])})
-        size = max(X.chunks[0]) if is_dask(X) else _READ // max(1, X.shape[1])
-        self.X, self.index, self.size = X, index, max(1, size)
+        self.X, self.index = X, index
 
     def __len__(self) -> int:
         return int(self.X.shape[0]) if self.index is None else len(self.index)
 
-    def take(self, index: NDArray[np.int64]) -> "Rows":
-        """The rows with these numbers."""
+    def take(self, index: NDArray[np.int64]) -> "RowReader":
+        """Read the rows with these numbers."""
         if is_dask(self.X):
-            return Rows(self.X[index])
-        return Rows(self.X, index if self.index is None else self.index[index])
+            return RowReader(self.X[index])
+        return RowReader(self.X, index if self.index is None else self.index[index])
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Yield all rows in blocks in float64 or float32, after checking them."""
-        for start in range(0, len(self), self.size):
-            part: Any = slice(start, min(start + self.size, len(self)))
-            with _prefix_errors(f"rows {start} to {part.stop - 1}"):
-                where = part if self.index is None else self.index[part]
-                block = check_chunk(self._read(where), start == 0)
-            size = max(1, _READ // max(1, block.shape[1]))  # blocks of dask may be larger
+        size = max(1, _READ // max(1, self.X.shape[1]))
+        for block in _check_all(self.chunks(_READ)):
             yield from (block[first : first + size] for first in range(0, len(block), size))
 
-    def _read(self, part: Any) -> NDArray[Any]:
-        if not is_memmap(self.X):
-            return np.asarray(self.X[part])
-        rows = np.array(self.X[part])
-        unmap_pages(self.X)
-        return rows
+    def chunks(self, n_entries: int) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield chunks of about `n_entries` entries, those of a dask array whole, with names."""
+        size = max(1, max(self.X.chunks[0]) if is_dask(self.X) else n_entries // self.X.shape[1])
+        if is_memmap(self.X) and self.index is not None:
+            size = min(size, _SCATTERED)
+        for start in range(0, len(self), size):
+            part: Any = slice(start, min(start + size, len(self)))
+            name = f"rows {start} to {part.stop - 1}"
+            rows = self.X[part if self.index is None else self.index[part]]
+            if is_memmap(self.X):
+                rows = np.array(rows)
+                unmap_pages(self.X)
+            yield name, np.asarray(rows)
 
 
 def unmap_pages(X: Any) -> None:
@@ -216,17 +216,28 @@ def map_blocks(
 def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
     """Chunks of an iterable, memory map or dask array, each with a name for error messages."""
     if is_memmap(X):
-        n_rows = max(1, _ENTRIES // max(1, X.shape[1]))
-        for start in range(0, len(X), n_rows):
-            chunk = X[start : start + n_rows]
-            yield f"rows {start} to {start + len(chunk) - 1}", chunk
-            unmap_pages(X)
+        yield from RowReader(X).chunks(_ENTRIES)
     elif is_dask(X):
         for number, block in enumerate(_with_unsplit_rows(X).to_delayed().ravel()):
             yield f"block {number}", block.compute()
     else:
         for number, chunk in enumerate(X):
             yield f"chunk {number}", chunk
+
+
+def _check_all(
+    chunks: Iterable[tuple[str, Any]], check: Check = check_chunk
+) -> Iterator[NDArray[Any]]:
+    """Yield chunks of equal width after checking them; errors begin with their names."""
+    width = None
+    for name, chunk in chunks:
+        with _prefix_errors(name):
+            _refuse_tuple_of_matrices(chunk)
+            rows = check(chunk, width is None)
+            width = width or rows.shape[1]
+            if rows.shape[1] != width:
+                raise ValueError(f"it has {rows.shape[1]} features, the rows before have {width}")
+        yield rows
 
 
 def _refuse_tuple_of_matrices(chunk: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isoadapt.geometry._spread import participation_ratio, unbiased_squares
+from isoadapt.geometry._spread import is_rounding, participation_ratio, unbiased_squares
 
 _WIDE = (torch.float32, torch.float64)
 
@@ -87,7 +87,7 @@ def isoscore_star(
     mixed = isinstance(zeta, Tensor) or zeta != 0
     with torch.autocast(X.device.type, enabled=False):
         mean = X.mean(-2, keepdim=True)
-        centred = X - mean if mixed else _standardised(X - mean, mean)
+        centred = X - mean if mixed else _standardise(X - mean, mean)
         # The Gram matrix and the covariance have the same trace and norm: take the smaller.
         small = _Gram.apply(centred.mT if n < d else centred) / (n - 1)
         trace, square = _trace(small), small.square().sum((-2, -1))
@@ -134,18 +134,18 @@ class _Gram(torch.autograd.Function):
         return ctx.saved_tensors[0] @ (grad + grad.mT)
 
 
-def _standardised(centred: Tensor, mean: Tensor) -> Tensor:
+def _standardise(centred: Tensor, mean: Tensor) -> Tensor:
     """Points (..., n, d) with tr Σ = 1, so that squares neither over- nor underflow; or zeros.
 
     The score does not depend on the scale, so neither does a gradient on its being computed here.
     """
     n = centred.shape[-2]
-    norm, of_means = (
+    norm, of_mean = (
         torch.linalg.vector_norm(part.detach(), dim=(-2, -1), keepdim=True)
         for part in (centred, mean)
     )
-    rounding = 8 * torch.finfo(mean.dtype).eps * n**0.5 * of_means
-    return centred / (norm / (n - 1) ** 0.5).where(norm > rounding, torch.inf)
+    constant = is_rounding(norm, n**0.5 * of_mean)
+    return centred / (norm / (n - 1) ** 0.5).masked_fill(constant, torch.inf)
 
 
 def _prior_terms(

@@ -12,13 +12,11 @@ METRICS = ("cosine", "euclidean")
 
 _GATHERED = 2**18  # numbers of candidates in memory at a time, so that they stay in the cache
 _EXPONENT = 30  # of two: products of numbers up to it neither over- nor underflow in float32
-_SCORES = 2**24  # scores in memory at a time: 64 MiB
+_SCORES = 2**24  # scores in memory at a time: 64 MiB in float32
 _GROUP = 64  # columns whose largest score is compared first
-_ROWS = 16  # rows whose largest score is compared first
 _ENTRIES = 2**22  # distances in memory at a time: 32 MiB in float64
-_SLACK = 1e-10  # relative differences of distances up to it may be rounding
+_SLACK = 1e-10  # ratios of distances that differ less from 1 may be rounding
 _MIN_POINTS = 4
-_FOUND = 4  # neighbours of which two must be the nearest
 _SPARE = 3  # candidates beyond k, whose distances are computed in float64 too
 
 
@@ -34,35 +32,107 @@ def nearest_neighbours(
     such as those of integers. Rounding may order other distances that are equal.
 
     A product in float32 finds candidates, whose distances are then computed in float64. A query for
-    which rounding leaves the candidates uncertain is searched again in float64. Distances below
-    about 1e-7 of the largest norm are not resolved.
+    which rounding leaves the candidates uncertain is searched again with a product in float64, and
+    if this leaves them uncertain too, among all points that may be the nearest.
     """
-    own = queries is None
-    asked, unit = points if queries is None else queries, 1.0
+    own, unit = queries is None, 1.0
+    asked = points if queries is None else queries
     if metric == "cosine":
         points, asked = _both(_unit, points, asked)
-        centred, targets = points, asked
+        bias, size = points.new_zeros(len(points)), torch.ones_like(asked[:, 0])
+        search = _Search(points, asked, points, asked, bias, size, own, metric, k)
     else:
-        points, asked, unit = _scaled(points, asked)
+        points, asked, unit = _rescale(points, asked)
         mean = points.mean(0)
         centred, targets = _both(lambda rows: rows - mean, points, asked)
-    scored = (_Scores.cosines if metric == "cosine" else _Scores.half_squares)(centred, targets)
-    search = _Search(points, centred, _bias(centred, metric), metric, k)
-    others = len(points) - own
-    count = min(k + _SPARE, others)
-    distances, indices = [], []
-    for rows, scores, found in scored.among(count) if own else scored.between(count):
-        block = targets[rows]
-        near, nearest = search.nearest(asked[rows], found)
-        margin = scored.rounding[rows] + _rounding(2 * block.square().sum(1))
-        uncertain = scores[:, -1] + margin >= _score(near[:, -1], metric)
-        if uncertain.any() and count < others:
-            chosen = uncertain.nonzero()[:, 0]
-            found = search.candidates(block[chosen], chosen + rows.start if own else None, count)
-            near[chosen], nearest[chosen] = search.nearest(asked[rows][chosen], found)
-        distances.append(near)
-        indices.append(nearest)
-    return torch.cat(distances) * unit, torch.cat(indices)
+        norms = torch.linalg.vector_norm(centred, dim=1)
+        size = (torch.linalg.vector_norm(targets, dim=1) + norms.max()).square() / 2
+        bias = norms.square() / -2
+        search = _Search(points, asked, centred, targets, bias, size, own, metric, k)
+    distances = asked.new_empty(len(asked), k)
+    indices = torch.empty_like(distances, dtype=torch.long)
+    rest = torch.arange(len(asked), device=asked.device)
+    for dtype in (torch.float32, torch.float64):
+        if not len(rest):
+            break
+        uncertain = []
+        for rows, found, next_score in search.candidates(rest, dtype):
+            distances[rows], indices[rows] = search.nearest(rows, found)
+            last = search.score(rows, distances[rows, -1])
+            uncertain.append(rows[next_score + search.rounding(rows, dtype) >= last])
+        rest = torch.cat(uncertain)
+    for row in rest[:, None]:
+        distances[row], indices[row] = search.nearest(row, search.all_candidates(row))
+    return distances * unit, indices
+
+
+class _Search(NamedTuple):
+    """Points and queries whose score, target · centred + bias, is larger if they are nearer."""
+
+    points: Tensor  # (n, d)
+    queries: Tensor  # (m, d)
+    centred: Tensor  # (n, d): points less their mean, or unit vectors as they are
+    targets: Tensor  # (m, d): the same of the queries
+    bias: Tensor  # (n,): nothing, or minus half the squared norm
+    size: Tensor  # (m,): an upper bound of products and scores, to which rounding is relative
+    own: bool  # whether the queries are the points, none of which is a neighbour of itself
+    metric: str
+    k: int
+
+    def candidates(self, rest: Tensor, dtype: torch.dtype) -> Iterator[tuple[Tensor, ...]]:
+        """Yield numbers of queries (b,), candidates (b, c), and the largest other score (b,)."""
+        n = len(self.points)
+        count, padding = min(self.k + _SPARE + self.own, n), -n % _GROUP
+        centred = F.pad(self.centred.to(dtype), (0, 0, 0, padding))
+        bias = F.pad(self.bias.to(dtype), (0, padding), value=-torch.inf)
+        size = max(1, _SCORES // len(centred))
+        memory = centred.new_empty(min(size, len(rest)), len(centred))
+        for rows in rest.split(size):
+            targets = self.targets[rows].to(dtype)
+            scores = torch.addmm(bias, targets, centred.T, out=memory[: len(rows)])
+            values, found = _largest(scores, count)
+            yield rows, found, values[:, -1] if count < n else values.new_full((), -torch.inf)
+
+    def all_candidates(self, row: Tensor) -> Tensor:
+        """All points (1, c) that may be among the nearest of one query (1,)."""
+        scores = torch.addmm(self.bias, self.targets[row], self.centred.T)
+        last = scores.topk(self.k + self.own).values[:, -1]
+        return (scores >= last - 2 * self.rounding(row, scores.dtype)).nonzero()[:, 1][None]
+
+    def nearest(self, rows: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+        """Distances and indices (b, k) of the nearest candidates, by distance, then by index."""
+        found = found.sort(dim=1).values
+        size = max(1, _GATHERED // (found.shape[1] * self.points.shape[1]))
+        parts = zip(self.queries[rows].split(size), found.split(size), strict=True)
+        distances = torch.cat([self._distances(*part) for part in parts])
+        if self.own:
+            distances.masked_fill_(found == rows[:, None], torch.inf)
+        distances, places = distances.sort(dim=1, stable=True)
+        return distances[:, : self.k], found.gather(1, places[:, : self.k])
+
+    def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
+        """Distances (b, c) of queries (b, d) to points (b, c), without cancellation.
+
+        Each is summed alike, which a matrix product does not promise, so those of copies are equal.
+        """
+        near = self.points.index_select(0, indices.flatten()).unflatten(0, indices.shape)
+        if self.metric == "euclidean":
+            return near.sub_(queries[:, None]).norm(dim=-1)
+        return 1 - near.mul_(queries[:, None]).sum(-1)
+
+    def score(self, rows: Tensor, distances: Tensor) -> Tensor:
+        """The scores (b,) that belong to distances (b,)."""
+        if self.metric == "cosine":
+            return 1 - distances
+        return (self.targets[rows].square().sum(1) - distances.square()) / 2
+
+    def rounding(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Upper bound (b,) of the errors of scores in some precision and of distances in float64.
+
+        The inner product of d numbers, each rounded before, has d + 2 roundings.
+        """
+        eps = torch.finfo(dtype).eps / 2 + torch.finfo(torch.float64).eps
+        return (self.targets.shape[1] + 2) * eps * self.size[rows]
 
 
 def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
@@ -75,14 +145,17 @@ def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
     than this multiple of the root mean square distance from the mean.
     """
     points = torch.unique(X, dim=0)
-    points, _, _ = _scaled(points, points)
-    nearest = _two_nearest(points, discard)
+    points, _, _ = _rescale(points, points)
+    _n_ratios(len(points), discard)  # raises if there are too few
+    nearest = nearest_neighbours(points, 2, "euclidean")[0]
     if tolerance:
         limit = tolerance * float((points - points.mean(0)).square().sum(1).mean().sqrt())
         close = nearest[:, 0] <= limit
         if close.any():
             close[close.clone()] = _near_an_earlier_point(points[close], limit)
-            nearest = _two_nearest(points[~close], discard)
+            points = points[~close]
+            _n_ratios(len(points), discard)
+            nearest = nearest_neighbours(points, 2, "euclidean")[0]
     nearest = nearest[nearest[:, 0] > 0]  # distances may underflow to zero
     kept = _n_ratios(len(nearest), discard)
     ratios = (nearest[:, 1] / nearest[:, 0]).log().sort().values[:kept]
@@ -94,27 +167,6 @@ def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
     ranks = torch.arange(1, kept + 1, dtype=X.dtype, device=X.device)
     heights = -torch.log1p(-ranks / len(nearest))
     return ratios @ heights / (ratios @ ratios)
-
-
-def _two_nearest(points: Tensor, discard: float) -> Tensor:
-    """Distances (n, 2) from each of the points (n, d) to its two nearest neighbours.
-
-    Where rounding leaves it uncertain that two of the neighbours found are the nearest, as in tight
-    clusters that are far apart, all distances are computed directly.
-    """
-    n, d = points.shape
-    _n_ratios(n, discard)  # raises if there are too few
-    found = nearest_neighbours(points, min(_FOUND, n - 1), "euclidean")[0]
-    largest = (points - points.mean(0)).square().sum(1).max()
-    rounding = 8 * d * torch.finfo(points.dtype).eps * largest
-    others = found[:, -1].square() - rounding  # lower bound of all other distances
-    uncertain = (others < found[:, 1].square() * (1 - _SLACK)).nonzero()[:, 0]
-    nearest = found[:, :2].clone()
-    for rows in uncertain.split(max(1, _ENTRIES // n)):
-        distances = torch.cdist(points[rows], points, compute_mode="donot_use_mm_for_euclid_dist")
-        distances[torch.arange(len(rows), device=rows.device), rows] = torch.inf
-        nearest[rows] = distances.topk(2, largest=False).values
-    return nearest
 
 
 def _n_ratios(n: int, discard: float) -> int:
@@ -132,57 +184,12 @@ def _n_ratios(n: int, discard: float) -> int:
 def _near_an_earlier_point(points: Tensor, limit: float) -> Tensor:
     """Mask (n,) of the points with an earlier point no further away than `limit`."""
     centred = points - points.mean(0)
-    norms = centred.square().sum(1)
     rows = torch.arange(len(points), device=points.device)
     masks = []
     for part in rows.split(max(1, _ENTRIES // len(points))):
-        squares = torch.addmm(norms, centred[part], centred.T, alpha=-2) + norms[part, None]
-        masks.append(((squares <= limit**2) & (rows < part[:, None])).any(1))
+        close = torch.cdist(centred[part], centred) <= limit
+        masks.append((close & (rows < part[:, None])).any(1))
     return torch.cat(masks)
-
-
-class _Search(NamedTuple):
-    """Search in float64 among unit vectors or other points."""
-
-    points: Tensor  # (n, d)
-    centred: Tensor  # (n, d): points less their mean, or unit vectors as they are
-    bias: Tensor  # (n,): a larger query · centred point + bias means a smaller distance
-    metric: str
-    k: int
-
-    def nearest(self, queries: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances and indices (m, k) of the nearest candidates, by distance, then by index."""
-        candidates = found.sort(dim=1).values
-        size = max(1, _GATHERED // candidates[:1].numel() // queries.shape[1])
-        parts = zip(queries.split(size), candidates.split(size), strict=True)
-        distances = torch.cat([self._distances(*part) for part in parts])
-        distances, places = distances.sort(dim=1, stable=True)
-        return distances[:, : self.k], candidates.gather(1, places[:, : self.k])
-
-    def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
-        """Distances (m, c) of queries (m, d) to points (m, c), without cancellation.
-
-        Each is summed alike, which a matrix product does not promise, so those of copies are equal.
-        """
-        near = self.points.index_select(0, indices.flatten()).unflatten(0, indices.shape)
-        if self.metric == "euclidean":
-            return near.sub_(queries[:, None]).norm(dim=-1)
-        return 1 - near.mul_(queries[:, None]).sum(-1)
-
-    def candidates(self, queries: Tensor, without: Tensor | None, count: int) -> Tensor:
-        """Indices (m, count) of the points nearest to centred queries, but for `without` (m,)."""
-        scores = torch.addmm(self.bias, queries, self.centred.T)
-        if without is not None:
-            scores.scatter_(1, without[:, None], -torch.inf)
-        best, found = scores.topk(count)
-        last = best[:, self.k - 1 : self.k]
-        size = queries.square().sum(1) - 2 * self.bias[found[:, self.k - 1]]
-        rounding = _rounding(size)[:, None]
-        tied = (best[:, -1:] >= last - rounding)[:, 0]  # more than there are candidates
-        equal = (scores[tied] - last[tied]).abs() <= rounding[tied]
-        scores = scores[tied].where(~equal, last[tied])
-        found[tied] = scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
-        return found
 
 
 def angles(first: Tensor, second: Tensor) -> Tensor:
@@ -193,18 +200,13 @@ def angles(first: Tensor, second: Tensor) -> Tensor:
     return 2 * torch.atan2(apart + both_zero, along + both_zero)
 
 
-def neighbour_counts(indices: Tensor, n: int) -> Tensor:
-    """k-occurrence (n,): how often each of n points is among the neighbours (m, k)."""
-    return torch.bincount(indices.flatten(), minlength=n)
-
-
 def _both(prepare: Callable[[Tensor], Tensor], points: Tensor, queries: Tensor) -> list[Tensor]:
     """Prepare points and queries, once if they are the same."""
     prepared = prepare(points)
     return [prepared, prepared if queries is points else prepare(queries)]
 
 
-def _scaled(points: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, float]:
+def _rescale(points: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, float]:
     """Divide very large or small points and queries by a power of two, which is returned too."""
     largest = max(float(torch.linalg.vector_norm(part, torch.inf)) for part in (points, queries))
     _, exponent = math.frexp(largest)
@@ -220,151 +222,6 @@ def _unit(points: Tensor) -> Tensor:
     largest = torch.linalg.vector_norm(points, torch.inf, dim=1, keepdim=True)
     scaled = points / largest.where(largest > 0, 1.0)
     return F.normalize(scaled, dim=1, out=scaled)
-
-
-def _bias(points: Tensor, metric: str) -> Tensor:
-    """What is added to the product with a query: nothing, or minus half the squared norm."""
-    if metric == "cosine":
-        return points.new_zeros(len(points))
-    return torch.linalg.vector_norm(points, dim=1).square() / -2
-
-
-def _rounding(size: Tensor) -> Tensor:
-    """How much rounding in float64 may change a score; `size` is the sum of both squared norms."""
-    return 8 * torch.finfo(size.dtype).eps * size
-
-
-def _score(distances: Tensor, metric: str) -> Tensor:
-    """The scores that belong to distances."""
-    return 1 - distances if metric == "cosine" else distances.square() / -2
-
-
-class _Candidates(NamedTuple):
-    """The points with the largest scores for some consecutive queries, largest first."""
-
-    rows: slice  # the queries
-    scores: Tensor  # (m, c)
-    indices: Tensor  # (m, c)
-
-
-class _Scores(NamedTuple):
-    """Factors in float32 of a matrix of scores, where a larger score means a smaller distance.
-
-    The score of unit vectors is their cosine. The score of other vectors c, with b = -|c|^2 / 2, is
-    half their negative squared distance, c · c' + b + b', the product of [c, b, 1] and [c', 1, b'].
-    Both are symmetric.
-    """
-
-    left: Tensor  # (m, d) or (m, d + 2): queries
-    right: Tensor  # (n', d) or (n', d + 2): points, and rows of zeros up to a multiple of _GROUP
-    n: int  # number of points
-    rounding: Tensor  # (m,) float64: a bound of the error of each query's scores
-
-    @classmethod
-    def cosines(cls, points: Tensor, queries: Tensor) -> "_Scores":
-        """Scores of unit vectors or zeros in float64."""
-        rounding = _eps(points) * torch.ones_like(queries[:, 0])
-        return cls(queries.float(), _padded(points.float()), len(points), rounding)
-
-    @classmethod
-    def half_squares(cls, points: Tensor, queries: Tensor) -> "_Scores":
-        """Scores of other vectors in float64."""
-        norms = torch.linalg.vector_norm(points, dim=1)
-        asked = norms if queries is points else torch.linalg.vector_norm(queries, dim=1)
-        left = torch.ones(len(queries), points.shape[1] + 2, device=points.device)
-        left[:, :-2], left[:, -2] = queries, asked.square() / -2
-        right = torch.ones(len(points), points.shape[1] + 2, device=points.device)
-        right[:, :-2], right[:, -1] = points, norms.square() / -2
-        largest = (asked + norms.max()).square() / 2
-        return cls(left, _padded(right), len(points), _eps(right) * largest)
-
-    def among(self, count: int) -> Iterator[_Candidates]:
-        """Yield the candidates of each point among the others; a score serves both points."""
-        n, (size, memory) = self.n, self._blocks()
-        best = _Best(
-            self.left.new_full((n, count), -torch.inf),
-            torch.zeros(n, count, dtype=torch.long, device=self.left.device),
-        )
-        for start in range(0, n, size):
-            rows = slice(start, min(start + size, n))
-            block = self._block(rows, start, memory)
-            block.fill_diagonal_(-torch.inf)
-            values, columns = _largest(block, count)
-            best.update(rows, values, columns + start)
-            yield _Candidates(rows, best.values[rows], best.indices[rows])
-            later = block[:, size : n - start]
-            if rows.stop == n:
-                return
-            if start == 0:
-                values, found = later.T.contiguous().topk(min(count, len(later)))
-                best.update(slice(size, n), values, found)
-            else:
-                best.update_columns(rows, later)
-
-    def between(self, count: int) -> Iterator[_Candidates]:
-        """Yield the candidates of each query among all points."""
-        size, memory = self._blocks()
-        for start in range(0, len(self.left), size):
-            rows = slice(start, min(start + size, len(self.left)))
-            yield _Candidates(rows, *_largest(self._block(rows, 0, memory), count))
-
-    def _blocks(self) -> tuple[int, Tensor]:
-        """Rows of a block of scores, and memory for it, which all blocks use."""
-        size = max(1, _SCORES // len(self.right) // _GROUP) * _GROUP
-        return size, self.left.new_empty(min(size, len(self.left)) * len(self.right))
-
-    def _block(self, rows: slice, first: int, memory: Tensor) -> Tensor:
-        """Scores of some queries and the points from number `first` on."""
-        left, right = self.left[rows], self.right[first:]
-        block = memory[: len(left) * len(right)].view(len(left), len(right))
-        torch.mm(left, right.T, out=block)
-        block[:, self.n - first :] = -torch.inf
-        return block
-
-
-def _eps(vectors: Tensor) -> float:
-    """Relative error of an inner product of n terms, each of two rounded numbers, in float32."""
-    return (vectors.shape[1] + 2) * torch.finfo(torch.float32).eps / 2
-
-
-def _padded(points: Tensor) -> Tensor:
-    """Points, and rows of zeros up to a multiple of `_GROUP`."""
-    return F.pad(points, (0, 0, 0, -len(points) % _GROUP))
-
-
-class _Best(NamedTuple):
-    """The largest scores of each point so far, largest first."""
-
-    values: Tensor  # (n, c)
-    indices: Tensor  # (n, c)
-
-    def update(self, rows: slice | Tensor, values: Tensor, indices: Tensor) -> None:
-        """Take in further scores (m, any) of some points."""
-        values = torch.cat([self.values[rows], values], dim=1)
-        indices = torch.cat([self.indices[rows], indices], dim=1)
-        self.values[rows], order = values.topk(self.values.shape[1])
-        self.indices[rows] = indices.gather(1, order)
-
-    def update_columns(self, rows: slice, block: Tensor) -> None:
-        """Take in the scores (m, l) of the points `rows` for the last l points."""
-        first = len(self.values) - block.shape[1]
-        least = self.values[first:, -1]
-        groups = block.unflatten(0, (-1, _ROWS)).amax(1) > least
-        column, group = groups.T.nonzero(as_tuple=True)
-        number = group[:, None] * _ROWS + torch.arange(_ROWS, device=block.device)
-        values = block[number, column[:, None]]
-        entry, member = (values > least[column][:, None]).nonzero(as_tuple=True)
-        if len(entry):
-            columns, which, counts = column[entry].unique_consecutive(
-                return_inverse=True, return_counts=True
-            )
-            place = torch.arange(len(entry), device=block.device)
-            place -= (counts.cumsum(0) - counts)[which]
-            found = block.new_full((len(columns), int(counts.max())), -torch.inf)
-            found[which, place] = values[entry, member]
-            indices = torch.zeros_like(found, dtype=torch.long)
-            indices[which, place] = number[entry, member] + rows.start
-            self.update(first + columns, found, indices)
 
 
 def _largest(block: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -127,7 +127,7 @@ def select_bars(bars: ArrayLike | Tensor) -> Floats | Tensor:
     >>> select_bars([0.2, 9.0, 0.1, 8.0, 0.3, 0.2, 0.1, 0.0, 0.2, 0.3])
     array([9., 8.])
     """
-    lengths, values = _checked_bars(bars)
+    lengths, values = _check_bars(bars)
     order = selected_indices(values)
     if isinstance(lengths, Tensor):
         return lengths[torch.from_numpy(order).to(lengths.device)]
@@ -168,7 +168,7 @@ def persistent_entropy(bars: ArrayLike | Tensor) -> float | Tensor:
     >>> round(math.exp(persistent_entropy([2.0, 2.0, 0.0, 2.0])), 6)
     3.0
     """
-    lengths, values = _checked_bars(bars)
+    lengths, values = _check_bars(bars)
     if isinstance(lengths, Tensor):
         lengths = lengths[lengths > 0]
         return -p_log_p(lengths / lengths.sum()).sum()
@@ -318,7 +318,7 @@ def _as_floats(values: ArrayLike | Tensor) -> Floats | Tensor:
     return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 
 
-def _checked_bars(bars: ArrayLike | Tensor) -> tuple[Floats | Tensor, Floats]:
+def _check_bars(bars: ArrayLike | Tensor) -> tuple[Floats | Tensor, Floats]:
     """Bars as floats, and their values as an array, after checking shape and range."""
     lengths = _as_floats(bars)
     if lengths.ndim != 1:

@@ -26,6 +26,11 @@ def dead_dimensions(variances: Any, total: Any = None) -> Any:
     return variances <= DEAD * (variances.sum() if total is None else total)
 
 
+def is_rounding(deviation: Tensor, size: Tensor) -> Tensor:
+    """Whether deviations from the mean may be rounding errors, given norms of both in all rows."""
+    return deviation <= 8 * torch.finfo(deviation.dtype).eps * size
+
+
 def spectrum(X: Tensor, center: bool = True) -> Tensor:
     """Squared singular values (min(n, d),) of points X (n, d), centred by default, descending."""
     if center:
@@ -87,11 +92,14 @@ def log_partition(X: Tensor) -> Tensor:
     choice of eigenvectors. Log-sum-exp prevents overflow. Along axes orthogonal to all points the
     value is log n.
     """
-    n, d = X.shape
-    axes = principal_axes(X)
-    total = axes.new_full((axes.shape[1],), -math.inf)
-    for chunk in X.split(_CHUNK):
-        total = torch.logaddexp(total, torch.logsumexp(chunk @ axes, dim=0))
+    return log_partition_along(principal_axes(X), X.split(_CHUNK), *X.shape)
+
+
+def log_partition_along(axes: Tensor, blocks: Iterable[Tensor], n: int, d: int) -> Tensor:
+    """log Z (d,) along unit axes as columns, and further orthogonal ones, of n points in blocks."""
+    total = axes.new_full(axes.shape[1:], -math.inf)
+    for block in blocks:
+        total = torch.logaddexp(total, torch.logsumexp(block @ axes, dim=0))
     return torch.cat([total, total.new_full((d - len(total),), math.log(n))])
 
 

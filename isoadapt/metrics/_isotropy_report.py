@@ -12,7 +12,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, html_paragraphs, html_table, warn
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
@@ -63,7 +62,7 @@ NEXT_STEPS = (
 )
 
 _HEADER = ("", "value", "healthy", "collapsed", "")
-_ROWS = {
+ROWS = {
     "isoscore_corrected": ("IsoScore, corrected", "1 = isotropic"),
     "isoscore": ("IsoScore, plain", "too low if rows are few"),
     "ev1": ("EV1", "share of the first direction"),
@@ -78,11 +77,7 @@ _ROWS = {
     "hubness": ("hubness", "skewness"),
     "antihub_share": ("antihubs", "share of the rows"),
 }
-# The figures that are drawn as bars: no value is larger than 1.
-_BARS = ["isoscore_corrected", "ev1", "ev3", "anisotropy1", "effective_rank_share"]
-_BARS += ["mean_cosine", "antihub_share"]
 _OF_NEIGHBOURS = ("two_nn", "hubness", "antihub_share")
-_HEIGHT = 0.27  # of a bar
 
 
 @dataclass(frozen=True)
@@ -190,13 +185,9 @@ class IsotropyReport:
         ValueError
             If `ax` is not a matplotlib Axes.
         """
-        pyplot = import_optional("matplotlib.pyplot", feature="IsotropyReport.plot", extra="plot")
-        if ax is None:
-            ax = pyplot.subplots(figsize=(7, 5), layout="constrained")[1]
-        if not hasattr(ax, "barh"):
-            raise ValueError(f"ax is a {type(ax).__name__}; pass one matplotlib Axes, or None")
-        _draw_bars(self, ax)
-        return ax
+        from isoadapt.report._isotropy_bars import draw_bars
+
+        return draw_bars(self, ax)
 
     def __str__(self) -> str:
         rows = [_HEADER, *_table_rows(self)]
@@ -319,10 +310,7 @@ def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyRep
     raw, axes = torch.linalg.eigh(found.moments.second_moment())
     # For n < d, the coordinates are along the axes, and the points are orthogonal to further ones.
     axes = torch.eye(n, dtype=axes.dtype) if n < d else _spread.fix_signs(axes)
-    log_z = torch.tensor(-math.inf)
-    for block in found.rows.blocks():
-        log_z = torch.logaddexp(log_z, torch.logsumexp(in_float64(block) @ axes, dim=0))
-    log_z = torch.cat([log_z, log_z.new_full((d - len(log_z),), math.log(n))])
+    log_z = _spread.log_partition_along(axes, map(in_float64, found.rows.blocks()), n, d)
     centred = _spread.eigenvalues(found.moments.scatter)
     return IsotropyReport(
         n_samples=n,
@@ -377,13 +365,13 @@ def _stands_out(profile: Tensor) -> Tensor:
 
 def _table_rows(report: IsotropyReport) -> Iterator[tuple[str, ...]]:
     """Title, value, healthy and collapsed reference and note of each row of the printed table."""
-    for name, (title, note) in _ROWS.items():
+    for name, (title, note) in ROWS.items():
         if name == "effective_rank_share":
-            note = f"{_significant(report.effective_rank)} of {report.n_features}"
+            note = f"{significant(report.effective_rank)} of {report.n_features}"
         if name in _OF_NEIGHBOURS and report.n_sampled < report.n_samples:
             note = f"{note}{', ' * bool(note)}on {report.n_sampled} rows drawn with seed 0"
-        references = [*map(_significant, REFERENCES.get(name, ()))] or ["-", "-"]
-        yield title, _significant(_row_value(report, name)), *references, f" {note}"
+        references = [*map(significant, REFERENCES.get(name, ()))] or ["-", "-"]
+        yield title, significant(row_value(report, name)), *references, f" {note}"
     by_size = report.mean_profile**2 + report.variance_profile
     outliers = sorted(report.outlier_dimensions, key=lambda dimension: -by_size[dimension])
     yield "outlier dimensions", str(len(outliers)), "", "", f" {_listed(outliers)}"
@@ -391,14 +379,14 @@ def _table_rows(report: IsotropyReport) -> Iterator[tuple[str, ...]]:
         yield "dead dimensions", str(len(dead)), "", "", f" {_listed(dead)}"
 
 
-def _row_value(report: IsotropyReport, name: str) -> float:
+def row_value(report: IsotropyReport, name: str) -> float:
     """Figure of a row of the printed report."""
     if name == "effective_rank_share":
         return report.effective_rank / report.n_features
     return float(getattr(report, name))
 
 
-def _significant(value: float) -> str:
+def significant(value: float) -> str:
     """Format a figure with four significant digits."""
     return f"{value:.4g}"
 
@@ -411,36 +399,10 @@ def _listed(entries: Sequence[object]) -> str:
 def _label_line(name: str, part: IsotropyReport) -> str:
     n_dead = len(part.dead_dimensions)
     dead = f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
-    score = f"{_significant(part.isoscore_corrected)} (corrected)"
+    score = f"{significant(part.isoscore_corrected)} (corrected)"
     if math.isnan(part.isoscore_corrected):
-        score = f"{_significant(part.isoscore)} (plain)"
+        score = f"{significant(part.isoscore)} (plain)"
     return (
-        f"label {name}: n={part.n_samples}, IsoScore {score}, EV1 {_significant(part.ev1)}, "
-        f"mean cosine {_significant(part.mean_cosine)}{dead}"
+        f"label {name}: n={part.n_samples}, IsoScore {score}, EV1 {significant(part.ev1)}, "
+        f"mean cosine {significant(part.mean_cosine)}{dead}"
     )
-
-
-def _draw_bars(report: IsotropyReport, ax: Any) -> None:
-    """Draw horizontal bars of the bounded figures beside their references."""
-    text = ax.xaxis.label.get_color()  # of the style, for light and for dark backgrounds
-    series = {
-        "these vectors": ([_row_value(report, name) for name in _BARS], "tab:blue", 1.0),
-        "healthy: all-MiniLM-L6-v2": ([REFERENCES[name][0] for name in _BARS], text, 0.3),
-        "collapsed: CoLA classifier": ([REFERENCES[name][1] for name in _BARS], text, 0.65),
-    }
-    for place, (label, (values, color, alpha)) in enumerate(series.items()):
-        bars = ax.barh(
-            np.arange(len(_BARS)) + (place - 1) * _HEIGHT,
-            np.nan_to_num(values),
-            height=_HEIGHT,
-            label=label,
-            color=color,
-            alpha=alpha,
-        )
-        ax.bar_label(bars, [_significant(value) for value in values], padding=3, fontsize=8)
-    ax.set_yticks(np.arange(len(_BARS)), [_ROWS[name][0] for name in _BARS])
-    ax.invert_yaxis()
-    ax.axvline(0, color=text, linewidth=0.8)
-    ax.set_xlim(min(-0.02, 1.2 * np.nanmin(series["these vectors"][0])), 1.15)
-    ax.set_title(f"Isotropy of {report.n_samples} × {report.n_features} embeddings")
-    ax.legend(fontsize=8, loc="lower right")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt.geometry._chunks import refuse_chunks
-from isoadapt.geometry._neighbours import METRICS, angles, nearest_neighbours, neighbour_counts
+from isoadapt.geometry._neighbours import METRICS, angles, nearest_neighbours
 from isoadapt.metrics._points import as_tensor, check_k
 
 
@@ -246,7 +246,8 @@ def hubness(X: ArrayLike, k: int = 10, *, metric: str = "cosine") -> HubnessRepo
     points = _points(X, "X", 2)
     check_k(k, len(points) - 1, "other rows")
     _check_metric(metric)
-    counts = neighbour_counts(nearest_neighbours(points, k, metric)[1], len(points)).double()
+    neighbours = nearest_neighbours(points, k, metric)[1]
+    counts = torch.bincount(neighbours.flatten(), minlength=len(points)).double()
     deviations = counts - k  # the mean is k
     variance = float(deviations.square().mean())
     return HubnessReport(

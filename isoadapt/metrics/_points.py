@@ -15,7 +15,7 @@ from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import (
     FLOATS,
     Chunked,
-    Rows,
+    RowReader,
     first_of_equal,
     gather,
     in_chunks,
@@ -48,7 +48,8 @@ def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> T
     if not by_variance:
         return points
     check_scale(max(abs(float(extreme)) for extreme in points.aminmax()))
-    if not varies(points):
+    mean = points.mean(0)
+    if _is_constant((points - mean).norm(), mean, len(points)):
         raise ValueError(constant_message(len(points)))
     return points
 
@@ -69,9 +70,11 @@ def as_points_or_moments(
 
 def is_constant(moments: Moments) -> bool:
     """Whether all rows are equal up to rounding."""
-    scatter, mean = moments.scatter.trace(), moments.mean
-    second_moment = scatter + moments.count * mean.square().sum()
-    return bool(scatter <= (8 * torch.finfo(mean.dtype).eps) ** 2 * second_moment)
+    return _is_constant(moments.scatter.trace().sqrt(), moments.mean, moments.count)
+
+
+def _is_constant(deviation: Tensor, mean: Tensor, count: float) -> bool:
+    return bool(_spread.is_rounding(deviation, count**0.5 * mean.norm()))
 
 
 def check_scale(largest: float) -> None:
@@ -87,19 +90,14 @@ def check_scale(largest: float) -> None:
 def constant_message(count: float) -> str:
     """Error message for `count` equal rows."""
     return (
-        f"X is constant: all {count:.0f} rows are equal, so isotropy is not defined; check that "
-        "the texts differ"
+        f"X is constant: all {count:.0f} rows are equal up to rounding, so isotropy is not "
+        "defined; check that the texts differ, or subtract the mean in a wider dtype first"
     )
 
 
 def as_tensor(array: NDArray[np.float64]) -> Tensor:
     """Wrap an array of any layout as a tensor; a read-only array is copied."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def varies(points: Tensor) -> bool:
-    """Whether at least two rows of `points` (n, d) differ."""
-    return len(points) > 1 and bool((points != points[0]).any())
 
 
 def check_k(k: int, most: int, of: str) -> None:
@@ -109,12 +107,7 @@ def check_k(k: int, most: int, of: str) -> None:
 
 
 def clamped_score(score: Tensor) -> float:
-    """IsoScore clamped to [0, 1], which rounding can exceed; NaN raises ValueError."""
-    if score.isnan():
-        raise ValueError(
-            "X is constant up to rounding, so isotropy is not defined; check that the texts "
-            "differ, or subtract the mean in a wider dtype first"
-        )
+    """IsoScore clamped to [0, 1], which rounding can exceed."""
     return float(score.clamp(0, 1))
 
 
@@ -153,8 +146,8 @@ class Reading(NamedTuple):
     For n < d, `rows` and `moments` are in coordinates along the n principal axes.
     """
 
-    source: Rows
-    rows: Rows  # for n < d in memory
+    source: RowReader
+    rows: RowReader  # for n < d in memory
     moments: Moments
     mean: Tensor  # (d,)
     variance: Tensor  # (d,)
@@ -169,7 +162,7 @@ def read_rows(X: Any, groups: ArrayLike | None = None) -> Reading:
         refuse_chunks(X, "this figure needs all rows at once")
         least = {"ensure_min_samples": 2, "ensure_min_features": 2}
         X = check_array(as_matrix(X), dtype=FLOATS, input_name="X", **least)
-    found = read(Rows(X), groups)
+    found = read(RowReader(X), groups)
     if is_constant(found.moments):
         raise ValueError(constant_message(found.moments.count))
     if groups is not None and found.n_units < 4:
@@ -182,7 +175,7 @@ def read_rows(X: Any, groups: ArrayLike | None = None) -> Reading:
     return found
 
 
-def read(source: Rows, groups: ArrayLike | None = None) -> Reading:
+def read(source: RowReader, groups: ArrayLike | None = None) -> Reading:
     """Read all rows."""
     n, d, rows = len(source), source.X.shape[1], source
     named = None if groups is None else Groups(*codes_of(groups, n, "groups"))
@@ -194,7 +187,7 @@ def read(source: Rows, groups: ArrayLike | None = None) -> Reading:
     kept = first if named is None else first[named.codes]
     if n < d:
         points = torch.cat([*map(in_float64, source.blocks())])
-        rows = Rows((points @ _spread.principal_axes(points)).numpy())
+        rows = RowReader((points @ _spread.principal_axes(points)).numpy())
     moments, largest = Moments(), 0.0
     for block in rows.blocks():
         largest = max(largest, float(block.max()), -float(block.min()))

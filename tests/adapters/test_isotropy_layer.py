@@ -107,7 +107,8 @@ class TestExact:
             (rng.integers(0, 3, 12), (centred**2).sum(axis=1)),
             (rng.normal(size=(12, 3)), (change**2).mean(axis=1)),
         ):
-            parts = points, targets, coef, intercept, start, np.cov(points.T), 5.0
+            arrays = points, targets, coef, intercept, start, np.cov(points.T)
+            parts = *map(torch.tensor, arrays), 5.0
             objective = _Objective(*parts, ridge=0.3)
             numeric = approx_fprime(at.ravel(), lambda flat, p=objective: p(flat)[0], 1e-7)
             np.testing.assert_allclose(objective(at)[1], numeric, rtol=1e-4, atol=1e-5)
@@ -118,7 +119,8 @@ class TestExact:
         rng = np.random.default_rng(0)
         points, linear = rng.normal(size=(50, 6)), rng.normal(size=(2, 7))
         head, cov = (rng.normal(size=(3, 2)), rng.normal(size=3)), np.cov(points.T)
-        parts = points, rng.integers(0, 3, 50), *head, np.zeros((2, 7)), cov
+        arrays = points, rng.integers(0, 3, 50), *head, np.zeros((2, 7)), cov
+        parts = [*map(torch.tensor, arrays)]
         losses = [_Objective(*parts, weight, ridge=0.3)(linear)[0] for weight in (5.0, 0.0)]
         inside = linear[:, :-1] @ cov @ linear[:, :-1].T
         best = (inside**2).sum() / inside.trace()

@@ -30,6 +30,7 @@ QUICK = [
     "bart",
     "t5",
     "llama",
+    "ibert",
 ]
 pytestmark = pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 

@@ -65,6 +65,7 @@ def patched(name):
         (hooked("", pre=True), "module ''"),
         (patched(""), "module ''"),
         (torch.nn.Sequential, "Sequential"),
+        (lambda model: make_model("ibert", quant_mode=True), "is quantised"),
     ],
 )
 def test_a_model_that_is_not_used_is_refused_by_name(change, says, live):

@@ -5,75 +5,56 @@ not depend on the scale. So L-BFGS only searches the map to these coordinates, a
 directions are whitened in closed form.
 """
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import expit
+from torch import Tensor
 
+from isoadapt.adapters._engine._loop import one_thread, task_loss
 from isoadapt.adapters._engine._task import Problem
-from isoadapt.adapters._linalg import cross_entropy, whiten_complement
+from isoadapt.adapters._linalg import whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.heads import LinearHead
 
 
 class _Objective(NamedTuple):
-    points: Floats  # (n, d), whitened
-    targets: NDArray[Any]  # class numbers (n,), values in the problem's units or labels (n, C)
-    coef: Floats  # (C, r), the head in coordinates of its row space
-    intercept: Floats  # (C,)
-    start: Floats  # (r, d + 1), the initial map to these coordinates and its offset
-    variances: Floats  # (d, d): covariance of the points
+    points: Tensor  # (n, d), whitened
+    targets: Tensor  # class numbers (n,), values in the problem's units or labels (n, C)
+    coef: Tensor  # (C, r), the head in coordinates of its row space
+    intercept: Tensor  # (C,)
+    start: Tensor  # (r, d + 1), the initial map to these coordinates and its offset
+    variances: Tensor  # (d, d): covariance of the points
     weight: float
     ridge: float
-    row_weights: Floats | None = None  # (n,), of mean 1
+    row_weights: Tensor | None = None  # (n,), of mean 1
 
     def __call__(self, flat: Floats) -> tuple[float, Floats]:
-        """Return task loss plus weighted 1 - IsoScore plus ridge, and the flattened gradient."""
-        block = flat.reshape(self.start.shape)
+        """Return the loss of a flattened map to the row space, and its flattened gradient."""
+        block = torch.tensor(flat).view_as(self.start).requires_grad_()
+        loss = self.loss(block)
+        return float(loss.detach()), torch.autograd.grad(loss, block)[0].numpy().ravel()
+
+    def loss(self, block: Tensor) -> Tensor:
+        """Return task loss plus weighted 1 - IsoScore plus ridge."""
         linear, offset = block[:, :-1], block[:, -1]
-        inside = self.points @ linear.T + offset
-        task, to_outputs = self._task(inside @ self.coef.T + self.intercept)
-        to_inside = to_outputs @ self.coef
-        gradient = np.column_stack([to_inside.T @ self.points, to_inside.sum(axis=0)])
-        penalty, to_linear = self._anisotropy(linear)
-        change = block - self.start
-        pulled = self._metric() @ change
-        gradient += 2 * self.ridge * pulled
-        gradient[:, :-1] += to_linear
-        return task + penalty + self.ridge * float((change * pulled).sum()), gradient.ravel()
+        outputs = torch.addmm(self.intercept, self.points @ linear.T + offset, self.coef.T)
+        task = task_loss(outputs[None], self.targets, self.row_weights).sum()
+        reader, scale = self.coef, 1 / len(self.coef)
+        if self.targets.ndim == 1:  # only differences of logits count
+            reader, scale = self.coef - self.coef.mean(0), 1.0
+        moved = (reader @ (block - self.start)).square().sum()
+        return task + self._anisotropy(linear) + self.ridge * scale * moved
 
-    def _metric(self) -> Floats:
-        """Matrix (r, r) that maps changes in the row space to squared changes of the outputs."""
-        if self.targets.ndim == 2:
-            return self.coef.T @ self.coef / len(self.coef)
-        centred = self.coef - self.coef.mean(axis=0)
-        return centred.T @ centred
-
-    def _task(self, outputs: Floats) -> tuple[float, Floats]:
-        weights = np.ones((1, 1)) if self.row_weights is None else self.row_weights[:, None]
-        if self.targets.dtype == bool:
-            losses = np.logaddexp(0, outputs) - self.targets * outputs
-            gradient = weights * (expit(outputs) - self.targets) / outputs.size
-            return float((weights * losses).mean()), gradient
-        if self.targets.ndim == 2:
-            error = outputs - self.targets
-            return float((weights * error**2).mean()), 2 * weights * error / error.size
-        return cross_entropy(outputs, self.targets, weights[:, 0])
-
-    def _anisotropy(self, linear: Floats) -> tuple[float, Floats]:
-        """Weighted 1 - IsoScore with whitened directions outside the row space; its gradient."""
-        spread = linear @ self.variances
-        cov = spread @ linear.T
-        trace, square = cov.trace(), (cov**2).sum()
+    def _anisotropy(self, linear: Tensor) -> Tensor:
+        """Weighted 1 - IsoScore with whitened directions outside the row space."""
         rank, d = linear.shape
-        if not square > 0:
-            return 0.0, np.zeros_like(linear)
-        ratio = trace**2 / square
-        scale = self.weight / (d - 1)
-        to_cov = 2 * trace / square * np.eye(rank) - 2 * trace**2 / square**2 * cov
-        return scale * (rank - ratio), -2 * scale * to_cov @ spread
+        cov = linear @ self.variances @ linear.T
+        square = cov.square().sum()
+        ratio = cov.trace().square() / square.where(square > 0, torch.inf)
+        return self.weight / (d - 1) * (rank - ratio).where(square > 0, 0.0)
 
 
 def solve_exact(
@@ -99,25 +80,27 @@ def _solve_row_space(
     coordinates, into = problem.coordinates, problem.coordinates.into
     rank, inner = coordinates.n_read, problem.units.head(coordinates.inner_head(head))
     start = np.column_stack([coordinates.start.matrix[:rank], coordinates.start.offset[:rank]])
+    weights = problem.row_weights()
     objective = _Objective(
-        problem.inputs(),
-        cast(NDArray[Any], problem.units.targets(problem.targets)),
-        inner.coef_[:, :rank],
-        inner.intercept_,
-        start,
-        into.matrix @ problem.moments.covariance().numpy() @ into.matrix.T,
+        torch.tensor(problem.inputs()),
+        torch.tensor(cast(NDArray, problem.units.targets(problem.targets))),
+        torch.tensor(inner.coef_[:, :rank]),
+        torch.tensor(inner.intercept_),
+        torch.tensor(start),
+        torch.tensor(into.matrix @ problem.moments.covariance().numpy() @ into.matrix.T),
         weight,
         ridge,
-        problem.row_weights(),
+        None if weights is None else torch.tensor(weights),
     )
-    losses = [objective(start.ravel())[0]]
-    result = minimize(
-        objective,
-        start.ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        callback=lambda intermediate_result: losses.append(float(intermediate_result.fun)),
-        options={"maxiter": max_iter, "maxcor": 20},
-    )
+    with one_thread():
+        losses = [objective(start.ravel())[0]]
+        result = minimize(
+            objective,
+            start.ravel(),
+            jac=True,
+            method="L-BFGS-B",
+            callback=lambda intermediate_result: losses.append(float(intermediate_result.fun)),
+            options={"maxiter": max_iter, "maxcor": 20},
+        )
     block = coordinates.scale * result.x.reshape(start.shape)
     return Affine(block[:, :-1], block[:, -1]).after(into), losses
