@@ -66,8 +66,7 @@ class OnePassAdapter(BaseAdapter):
         check_spread(rows if weights is None else rows[weights > 0])
         refit = self._refits_head()
         fitted_later = refit and needs_fit(self.head)
-        labels: Any = y if targets is None else targets
-        head = None if fitted_later else self._resolve_head(rows, labels, weights)
+        head = None if fitted_later else self._resolve_head(rows, targets, weights)
         fitted = self._fit_rows(rows, weights, head)
         if refit:
             head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
