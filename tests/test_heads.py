@@ -33,6 +33,7 @@ from sklearn.utils.validation import check_is_fitted
 from isoadapt import LinearHead
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._linalg import row_space
+from isoadapt.adapters._ridge_path import ridge_path
 from isoadapt.adapters._rows import fold_numbers
 
 NAMES = np.array(["ant", "bee", "cat", "dog"])
@@ -344,3 +345,11 @@ def test_a_ridge_probe_is_a_ridge_in_one_scale_and_weights_are_repeated_rows():
     weighted = fit_head("ridge", X, y, weights)
     repeated = fit_head("ridge", np.repeat(X, weights, 0), np.repeat(y, weights, 0))
     np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("ridges", [[3.0, 0.1], np.logspace(-3, 2, 12)], ids=["few", "many"])
+def test_a_path_of_ridges_solves_the_normal_equations(ridges):
+    gram, cross = ROWS.T @ ROWS, ROWS.T @ VALUES
+    for ridge, coef in zip(ridges, ridge_path(gram, cross, ridges), strict=True):
+        expected = np.linalg.solve(gram + ridge * np.eye(5), cross)
+        np.testing.assert_allclose(coef, expected, rtol=1e-9)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import has_fit_parameter
 from isoadapt._utils.containers import as_indicator, as_values
 from isoadapt._utils.messages import reason, shortened, warn
 from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.adapters._ridge import ridge_path
+from isoadapt.adapters._ridge_path import ridge_path
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
 from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead

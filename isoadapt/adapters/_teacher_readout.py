@@ -20,7 +20,7 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._linalg import descending_eigh, row_space
 from isoadapt.adapters._maps import Affine, FirstColumns, Floats, map_rows
-from isoadapt.adapters._ridge import (
+from isoadapt.adapters._ridge_path import (
     Folds,
     add_rows,
     choose_ridge,

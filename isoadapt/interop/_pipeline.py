@@ -24,7 +24,7 @@ from isoadapt.adapters._closed_form import MomentsAdapter
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
 from isoadapt.adapters._registry import ADAPTERS
-from isoadapt.adapters._ridge import Folds
+from isoadapt.adapters._ridge_path import Folds
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import LinearHead, TeacherReadout
-from isoadapt.adapters import _ridge, _teacher_readout
+from isoadapt.adapters import _ridge_path, _teacher_readout
 from isoadapt.geometry._chunks import row_hashes
 
 D = 6  # width of the head's input
@@ -115,7 +115,7 @@ class TestStreams:
     def test_memory_maps_and_dask_arrays_are_read_in_parts(self, tmp_path, monkeypatch):
         array = pytest.importorskip("dask.array")
         monkeypatch.setattr(_teacher_readout, "_ENTRIES", 70 * X.shape[1])
-        monkeypatch.setattr(_ridge, "_BLOCK", 50)
+        monkeypatch.setattr(_ridge_path, "_BLOCK", 50)
         weights, groups = np.arange(300) % 3, np.arange(300) // 40
         whole = TeacherReadout().fit(X, TEACHER, weights, groups)
         maps = []

@@ -9,6 +9,7 @@ from scipy.stats import t as student
 
 from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
 from isoadapt.adapters._maps import Floats
+from isoadapt.adapters._ridge_path import ridge_path
 from isoadapt.adapters._rows import fold_numbers, strata
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import dead_dimensions
@@ -45,11 +46,9 @@ def automatic_ridge(
     for fold in range(_N_FOLDS if folds.any() else 0):
         held, rows = folds == fold, points[folds != fold]
         shares = weights[folds != fold, None] / weights[folds != fold].sum()
-        eigenvalues, axes = np.linalg.eigh((shares * rows).T @ rows)
-        crossed = axes.T @ ((shares * rows).T @ residuals[folds != fold])
-        found = points[held] @ axes
-        for place, ridge in enumerate(_RIDGES):
-            step = found @ (crossed / (eigenvalues + ridge)[:, None])
+        gram, cross = (shares * rows).T @ rows, (shares * rows).T @ residuals[folds != fold]
+        for place, coef in enumerate(ridge_path(gram, cross, _RIDGES)):
+            step = points[held] @ coef
             products = weights[held] * (step * residuals[held]).sum(axis=1)
             gain = 2 * products - weights[held] * (step**2).sum(axis=1)
             gains[place] += np.bincount(units[held], gain, len(agreement))

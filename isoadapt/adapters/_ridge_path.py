@@ -16,6 +16,7 @@ from isoadapt.geometry._spread import dead_dimensions
 
 _N_FOLDS = 5
 _BLOCK = 2048  # rows that are converted to float64 at a time
+_MANY = 10  # ridges; for more, an eigendecomposition is faster than one of Cholesky for each
 _FIRST = (-2, -1)  # exponents of the ridges that are tried first
 _LOWEST, _HIGHEST = -6, 4
 
@@ -84,8 +85,14 @@ def merged(parts: Iterable[Moments | None]) -> Moments:
     return first
 
 
-def ridge_path(gram: Floats, cross: Floats, ridges: Iterable[float]) -> Iterator[Floats]:
+def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) -> Iterator[Floats]:
     """Yield the solution (p, q) of (gram + ridge I) B = cross for each ridge."""
+    if len(ridges) > _MANY:
+        eigenvalues, axes = np.linalg.eigh(gram)
+        crossed = axes.T @ cross
+        for ridge in ridges:
+            yield axes @ (crossed / (eigenvalues + ridge)[:, None])
+        return
     matrix, diagonal = gram.copy(), gram.diagonal().copy()
     for ridge in ridges:
         np.fill_diagonal(matrix, diagonal + ridge)
@@ -95,7 +102,7 @@ def ridge_path(gram: Floats, cross: Floats, ridges: Iterable[float]) -> Iterator
         yield cho_solve((factor.numpy(), True), cross, check_finite=False)
 
 
-def standardised_path(moments: Moments, p: int, ridges: Iterable[float]) -> Iterator[Floats]:
+def standardised_path(moments: Moments, p: int, ridges: Sequence[float]) -> Iterator[Floats]:
     """Yield, for each ridge of p standardised columns, the coefficients (p, q) of centred ones.
 
     The other q columns are the targets.
@@ -148,6 +155,6 @@ def _errors_on(
     scatter, step = part.scatter.numpy(), (part.mean - fit.mean).numpy()
     for coef in standardised_path(fit, p, ridges):
         offset = step[p:] - step[:p] @ coef
-        error = scatter[p:, p:].trace() + part.count * float(offset @ offset)
+        error = float(scatter[p:, p:].trace() + part.count * (offset @ offset))
         errors.append(error + float(np.vdot(coef, scatter[:p, :p] @ coef - 2 * scatter[:p, p:])))
     return errors
