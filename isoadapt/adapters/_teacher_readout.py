@@ -305,7 +305,7 @@ class TeacherReadout(BaseAdapter):
         head = self._find_head()
         self.ridge_, error = choose_ridge(parts, p, self.ridge)
         spread = float(total.scatter[p:, p:].trace())
-        self.r2_ = 1 - error / spread if spread > _CONSTANT * total.count else float("nan")
+        self.r2_ = float(1 - error / spread) if spread > _CONSTANT * total.count else float("nan")
         if len(total) == p + 1:
             warn("y has one column: TeacherReadout needs vectors of a teacher, not labels")
         elif not self.r2_ >= _POOR:  # NaN if the vectors are all equal, or the rows in one fold

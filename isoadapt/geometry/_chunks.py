@@ -178,8 +178,10 @@ class RowReader:
 
     def chunks(self, n_entries: int) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield chunks of about `n_entries` entries, those of a dask array whole, with names."""
-        size = max(1, max(self.X.chunks[0]) if is_dask(self.X) else n_entries // self.X.shape[1])
-        if is_memmap(self.X) and self.index is not None:
+        size = max(1, n_entries // max(1, self.X.shape[1]))
+        if is_dask(self.X):
+            size = max(1, *self.X.chunks[0])
+        elif is_memmap(self.X) and self.index is not None:
             size = min(size, _SCATTERED)
         for start in range(0, len(self), size):
             part: Any = slice(start, min(start + size, len(self)))
@@ -263,28 +265,21 @@ def _with_unsplit_rows(X: Any) -> Any:
     """Rechunk a dask array so that each row lies in one block."""
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: X is {X!r}")
-    if np.isnan(X.shape[1]):
-        raise ValueError(
-            f"X is {X!r}, whose number of features is unknown: call X.compute_chunk_sizes() first"
-        )
     return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
 
 
 def _gather_blocks(X: Any) -> Moments:
     """Moments of a dask array; only moments are sent between workers."""
     dask = import_optional("dask", feature="A dask array", extra="dask")
-    measure, merge = dask.delayed(_measure_block), dask.delayed(_merge_all)
+    measure = dask.delayed(_measure_block)
+    merge = dask.delayed(lambda parts: reduce(Moments.merge, parts, Moments()))
     blocks = _with_unsplit_rows(X).to_delayed().ravel()
     parts = [measure(block, number) for number, block in enumerate(blocks)]
     while len(parts) > 1:
         parts = [merge(parts[i : i + _FAN_IN]) for i in range(0, len(parts), _FAN_IN)]
-    return parts[0].compute() if parts else Moments()
+    return parts[0].compute()
 
 
 def _measure_block(block: Any, number: int) -> Moments:
     with _prefix_errors(f"block {number}"):
         return Moments().update(check_chunk(block, first=True))
-
-
-def _merge_all(parts: list[Moments]) -> Moments:
-    return reduce(Moments.merge, parts, Moments())

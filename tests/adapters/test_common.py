@@ -86,6 +86,8 @@ ADAPTERS += [cls() for cls in REGISTERED.values() if cls not in set(map(type, AD
 def changed(adapter, **changes):
     """Copy an adapter, with those of the changed parameters that it has."""
     names = adapter.get_params().keys() & changes.keys()
+    if adapter.get_params().get("solver") == "exact":
+        names = names - {"max_epochs"}  # which has no effect there
     return clone(adapter).set_params(**{name: changes[name] for name in names})
 
 

@@ -49,7 +49,8 @@ def edit_json(file, sign=False, **entries):
 def make(name, variant="default"):
     """An adapter, not fitted; None where the class does not know the variant."""
     cls = getattr(adapters, name)
-    settings = VARIANTS[variant] | {"random_state": 0, "max_epochs": 2, "zeta": 0.0}
+    settings = VARIANTS[variant] | {"random_state": 0, "zeta": 0.0}
+    settings |= {} if variant == "exact" else {"max_epochs": 2}
     known = set(cls._get_param_names())
     if not set(VARIANTS[variant]) <= known:
         return None

@@ -20,11 +20,12 @@ from isoadapt import (
     TeacherReadout,
     TransformerEncoder,
     Whitening,
+    load_checkpoint,
 )
 from isoadapt.interop import _onnx, export_onnx
 from isoadapt.interop._pipeline import take_apart
 from tests.interop.conftest import LENGTH
-from tests.interop.examples import CLASSES, ROWS, edit_json, without_isoadapt
+from tests.interop.examples import CLASSES, ROWS, blurred, edit_json, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, save_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -65,6 +66,11 @@ def check(model, file, texts=TEXTS, n=3):
     same(found["sentence_vector"], model.transform(texts))
     labels = json.loads((file.parent / "config.json").read_text())["id2label"]
     return found, [labels[str(row.argmax())] for row in found.get("logits", [])]
+
+
+# torch's exporter fails on them: XLNet and BigBird subtract integers from a float, Jamba's length
+# becomes a constant, and Longformer's views depend on values.
+NOT_EXPORTED = ("xlnet", "big_bird", "jamba", "longformer")
 
 
 class TestOutputs:
@@ -117,9 +123,15 @@ class TestOutputs:
     @pytest.mark.slow
     @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
     def test_architectures(self, architecture, tmp_path):
-        folder = save_model(tmp_path / "model", architecture)
-        model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(ROWS)
-        check(model, export_onnx(model, tmp_path / "served" / "model.onnx"), ROWS[:4], n=1)
+        encoder, head = load_checkpoint(save_model(tmp_path / "model", architecture))
+        model = make_pipeline(encoder, LogitPreservingWhitening(head).fit(blurred(encoder)))
+        file = tmp_path / "served" / "model.onnx"
+        if architecture in NOT_EXPORTED:
+            with pytest.raises(ValueError, match=r"cannot be exported to ONNX .*torch"):
+                export_onnx(model, file)
+            assert not file.parent.exists()
+        else:
+            check(model, export_onnx(model, file), ROWS[:4], n=1)
 
     def test_the_card_runs_and_needs_neither_torch_nor_isoadapt(self, onnx, monkeypatch, capsys):
         card = (onnx / "README.md").read_text()
