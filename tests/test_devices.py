@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from benchmarks.speed.launches import counted_steps
 from isoadapt import (
     AdaptedEncoder,
     CosRegAdapter,
@@ -26,7 +27,6 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt._utils.devices import resolve_device
-from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.encoders import _transformer, release
 from isoadapt.finetune import IsoBNLayer, IsotropyTrainer, add_isobn
 from isoadapt.geometry import Moments, persistence_bars
@@ -110,18 +110,11 @@ def fitted(adapter, name, device):
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_a_fit_equals_that_on_the_cpu_and_its_steps_do_not_wait(name, cuda, monkeypatch):
-    adapter, events, step = FITS[name], [], AdapterNet.train_step
+def test_a_fit_equals_that_on_the_cpu_and_its_steps_do_not_wait(name, cuda):
+    adapter = FITS[name]
     expected = fitted(adapter, name, "cpu")
-
-    def counted(self, *arguments, **options):
-        before = cuda.copy()
-        found = step(self, *arguments, **options)
-        events.append(cuda - before)
-        return found
-
-    monkeypatch.setattr(AdapterNet, "train_step", counted)
-    found = fitted(adapter, name, "auto")
+    with counted_steps(cuda) as events:
+        found = fitted(adapter, name, "auto")
     scale = np.abs(expected.transform(X)).max()
     np.testing.assert_allclose(found.transform(X), expected.transform(X), 1e-4, 1e-5 * scale)
     if expected.head_ is not None:

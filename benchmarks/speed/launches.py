@@ -5,6 +5,8 @@ steps. With `--write FILE`, the table replaces the section "launches" of a Markd
 """
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -33,21 +35,27 @@ ADAPTERS = (
 HEADER = ("adapter", "kernels in a step", "their launches", "waits and copies in a step")
 
 
+@contextmanager
+def counted_steps(record: Record) -> Iterator[list[Record]]:
+    """Collect what each training step does on a pretended GPU."""
+    events, step = [], AdapterNet.train_step
+
+    def counted(net: AdapterNet, *args: object, **kwargs: object) -> object:
+        before = record.copy()
+        found = step(net, *args, **kwargs)
+        events.append(record - before)
+        return found
+
+    with patch.object(AdapterNet, "train_step", counted):
+        yield events
+
+
 def step_events(kind: type) -> list[Record]:
     """Return what each step of a fit with default parameters does; only the flow has no head."""
     data = narrow_cone(256, 16, seed=0)
     adapter = kind(**SHORT) if kind is FlowAdapter else kind(data.head, **SHORT)
-    events, step = [], AdapterNet.train_step
-    with pretended_cuda() as record:
-
-        def counted(net: AdapterNet, *args: object, **kwargs: object) -> object:
-            before = record.copy()
-            found = step(net, *args, **kwargs)
-            events.append(record - before)
-            return found
-
-        with patch.object(AdapterNet, "train_step", counted):
-            adapter.fit(data.X_train, data.y_train)
+    with pretended_cuda() as record, counted_steps(record) as events:
+        adapter.fit(data.X_train, data.y_train)
     return events
 
 
