@@ -162,5 +162,5 @@ def participation_ratio(numerator: Tensor, denominator: Tensor, trace: Tensor, d
     noise = _NOISE * torch.finfo(trace.dtype).eps * trace.square()
     inside = (numerator > noise) & (denominator < numerator) & (numerator <= denominator * d)
     bound = torch.where((numerator > noise) & (numerator > denominator), float(d), 1.0)
-    bound = bound.where((trace > 0) & numerator.isfinite(), torch.nan)
+    bound = bound.where((trace > 0) & (numerator - denominator).isfinite(), torch.nan)
     return (numerator / denominator.where(inside, 1.0)).where(inside, bound)
