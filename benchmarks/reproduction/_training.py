@@ -29,8 +29,9 @@ from benchmarks.reproduction._measuring import (
     task_figures,
     token_figures,
 )
-from isoadapt import LinearHead
+from isoadapt import IStarAdapter, LinearHead
 from isoadapt._utils.files import atomic_path, writable_folder
+from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.datasets import load_hub, load_table
 from isoadapt.encoders._backbone import find_last_linear
 from isoadapt.finetune._recipes import PENALTIES, Recipe
@@ -153,8 +154,13 @@ def penalty_settings(condition: Condition) -> dict[str, JSON]:
 
 
 def adapter_settings(estimator: BaseEstimator) -> dict[str, JSON]:
-    """Return all parameters of an adapter, including defaults."""
-    parameters = estimator.get_params(deep=False)
+    """Return all parameters of an adapter, including defaults, also those it had when recorded."""
+    former: dict[str, JSON] = {}
+    if isinstance(estimator, PenalisedAdapter):
+        former["network"] = "linear"
+    if isinstance(estimator, IStarAdapter):
+        former |= {"solver": "minibatch", "n_shrinkage": 250_000}
+    parameters = former | estimator.get_params(deep=False)
     return {"adapter": type(estimator).__name__, "parameters": parameters}
 
 
@@ -204,7 +210,7 @@ def make_penalty(condition: Condition) -> Any:
     """Create the loss of a condition, or return None if it has none."""
     if condition.penalty is None:
         return None
-    return PENALTIES[condition.penalty].loss(**condition.options)
+    return PENALTIES[condition.penalty].make(**condition.options)
 
 
 def _run(job: Job) -> dict[str, Any]:

@@ -14,14 +14,18 @@ COLOURS = {"box": "#e8eef7", "edge": "#33507a", "text": "#1a2433", "arrow": "#8f
 
 
 def imports_between_packages() -> dict[str, set[str]]:
-    """Give, for each package or module below isoadapt, those it imports; `_utils` is left out."""
+    """Give, for each package or module below isoadapt, those it imports.
+
+    `_utils` is left out, and so is `report`, which methods import to draw.
+    """
     graph: dict[str, set[str]] = {}
     for path in sorted(ROOT.rglob("*.py")):
         package = path.relative_to(ROOT).parts[0].removesuffix(".py")
         if package.startswith("_"):
             continue
         found = {name.split(".")[1] for name in _imported(path) if name.count(".")}
-        found = {name for name in found if not name.startswith("_") and name != package}
+        drawn = {"report"} if package != "cli" else set()
+        found = {name for name in found - drawn if not name.startswith("_") and name != package}
         graph.setdefault(package, set()).update(found)
     return {name: found & graph.keys() for name, found in graph.items()}
 
