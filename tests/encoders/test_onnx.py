@@ -24,7 +24,10 @@ from isoadapt.encoders._batching import embed_batch
 from tests.encoders.changes import change_weights, copied as copy_folder, negate
 from tests.tiny_models import PAIRS, TEXTS, save_model
 
-pytestmark = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="no onnxruntime")
+pytestmark = [
+    pytest.mark.skipif(find_spec("onnxruntime") is None, reason="no onnxruntime"),
+    pytest.mark.xdist_group("onnx"),  # so that one process loads the exporter
+]
 
 
 @pytest.fixture(autouse=True)

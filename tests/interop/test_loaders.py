@@ -15,7 +15,10 @@ from tests.interop.conftest import LENGTH
 from tests.interop.examples import CLASSES, blurred, edit_json
 from tests.tiny_models import save_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:the adapter's head is not the checkpoint's")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:the adapter's head is not the checkpoint's"),
+    pytest.mark.xdist_group("onnx"),  # so that one process loads the exporter
+]
 
 library = pytest.importorskip("sentence_transformers")
 LOADERS = {
