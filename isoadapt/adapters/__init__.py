@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from isoadapt.adapters._isobn import IsoBN
     from isoadapt.adapters._isotropy_layer import IsotropyLayer
     from isoadapt.adapters._istar import IStarAdapter
+    from isoadapt.adapters._log_determinant import LogDeterminantAdapter
     from isoadapt.adapters._logit_preserving import LogitPreservingWhitening
     from isoadapt.adapters._maps import Affine
     from isoadapt.adapters._penalty import PenaltyAdapter
@@ -30,6 +31,7 @@ __all__ = [
     "IStarAdapter",
     "IsoBN",
     "IsotropyLayer",
+    "LogDeterminantAdapter",
     "LogitPreservingWhitening",
     "PenaltyAdapter",
     "SpectrumControlAdapter",
