@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from isoadapt.adapters._isobn import IsoBN
     from isoadapt.adapters._isotropy_layer import IsotropyLayer
     from isoadapt.adapters._istar import IStarAdapter
-    from isoadapt.adapters._log_determinant import LogDeterminantAdapter
     from isoadapt.adapters._logit_preserving import LogitPreservingWhitening
     from isoadapt.adapters._maps import Affine
     from isoadapt.adapters._penalty import PenaltyAdapter
@@ -31,7 +30,6 @@ __all__ = [
     "IStarAdapter",
     "IsoBN",
     "IsotropyLayer",
-    "LogDeterminantAdapter",
     "LogitPreservingWhitening",
     "PenaltyAdapter",
     "SpectrumControlAdapter",

@@ -57,9 +57,6 @@ REGISTRY = {
     "topological-entropy": Method(
         "_topological_entropy:TopologicalEntropyAdapter", PaperLoss("PersistentEntropyLoss")
     ),
-    "log-determinant": Method(
-        "_log_determinant:LogDeterminantAdapter", PaperLoss("LogDeterminantLoss")
-    ),
     "flow": Method("_flow._adapter:FlowAdapter"),
     "isobn": Method("_isobn:IsoBN"),
     "all-but-the-top": Method("_all_but_the_top:AllButTheTop"),
@@ -140,7 +137,6 @@ VARIANTS = (
         {"bars": "all"},
         brief=False,
     ),
-    Variant("LogDeterminantAdapter", "LogDeterminantAdapter", {}),
     Variant("FlowAdapter, head refit", "FlowAdapter", {}),
     Variant("FlowAdapter, alpha=0.5", "FlowAdapter", {"alpha": 0.5}, brief=False),
     Variant("IsoBN, head refit", "IsoBN", {}),

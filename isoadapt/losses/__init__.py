@@ -3,7 +3,6 @@
 from isoadapt.losses._cosreg import CosRegLoss
 from isoadapt.losses._isoscore import IsoScoreLoss
 from isoadapt.losses._joint import JointLoss
-from isoadapt.losses._log_determinant import LogDeterminantLoss
 from isoadapt.losses._persistent_entropy import PersistentEntropyLoss
 from isoadapt.losses._spectrum_control import SpectrumControlLoss
 
@@ -11,7 +10,6 @@ __all__ = [
     "CosRegLoss",
     "IsoScoreLoss",
     "JointLoss",
-    "LogDeterminantLoss",
     "PersistentEntropyLoss",
     "SpectrumControlLoss",
 ]
