@@ -14,7 +14,6 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from isoadapt._utils.devices import as_array
 from isoadapt._utils.messages import listed, reason, shortened, shown
 
 _PLAIN = "fiubc"  # kinds of dtypes that scikit-learn checks
@@ -24,6 +23,25 @@ _EMBED = (
 )
 _SEVERAL = "for several labels a row, pass the indicator matrix that MultiLabelBinarizer makes"
 _NO_VECTOR = "NaN or None instead of a vector"
+_OF_NUMPY = (torch.float16, torch.float32, torch.float64)
+
+
+def as_array(X: Any, name: str = "X") -> Any:
+    """Convert a tensor of numbers to an array, narrow floats to float32; keep anything else."""
+    if not isinstance(X, Tensor):
+        return X
+    if X.is_nested or X.is_meta or X.layout is not torch.strided:
+        kind = "nested" if X.is_nested else "without values" if X.is_meta else str(X.layout)
+        way_out = "with one vector for each row" if X.is_nested else f"as by {name}.to_dense()"
+        raise TypeError(f"{name} is a tensor ({kind}); pass a dense one, {way_out}")
+    try:
+        X = X.dequantize() if X.is_quantized else X
+        narrow = X.is_floating_point() and X.dtype not in _OF_NUMPY
+        return (X.float() if narrow else X).numpy(force=True)
+    except (RuntimeError, TypeError) as error:
+        raise TypeError(
+            f"{name} is a tensor of {X.dtype}, which has no equal in NumPy; pass {name}.float()"
+        ) from error
 
 
 def as_matrix(X: Any, name: str = "X") -> Any:

@@ -11,31 +11,11 @@ from typing import Any
 
 import torch
 from threadpoolctl import OpenBLASController, get_cached_controller
-from torch import Tensor
 
 SMALL_PRODUCT = 1e10
 """BLAS products and decompositions with fewer multiply-adds run in one thread."""
 
-_OF_NUMPY = (torch.float16, torch.float32, torch.float64)
 _EIGEN = 10  # an eigendecomposition takes about this many times d³ multiply-adds
-
-
-def as_array(X: Any, name: str = "X") -> Any:
-    """Convert a tensor of numbers to an array, narrow floats to float32; keep anything else."""
-    if not isinstance(X, Tensor):
-        return X
-    if X.is_nested or X.is_meta or X.layout is not torch.strided:
-        kind = "nested" if X.is_nested else "without values" if X.is_meta else str(X.layout)
-        way_out = "with one vector for each row" if X.is_nested else f"as by {name}.to_dense()"
-        raise TypeError(f"{name} is a tensor ({kind}); pass a dense one, {way_out}")
-    try:
-        X = X.dequantize() if X.is_quantized else X
-        narrow = X.is_floating_point() and X.dtype not in _OF_NUMPY
-        return (X.float() if narrow else X).numpy(force=True)
-    except (RuntimeError, TypeError) as error:
-        raise TypeError(
-            f"{name} is a tensor of {X.dtype}, which has no equal in NumPy; pass {name}.float()"
-        ) from error
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -244,9 +244,11 @@ class PenalisedAdapter(BaseAdapter):
     def _task(self, problem: Problem, n_epochs: int | None = None) -> Task:
         """Return what is trained; without validation rows, for `n_epochs`."""
         sample, held, score = problem.sample, problem.validating, None
-        if held is not None and problem.head is not None and sample.y is not None:
-            weights = None if sample.weights is None else sample.weights[held]
-            score = make_score(problem.head, sample.y[held], self.scoring, problem.units, weights)
+        y, targets, weights = sample.y, problem.targets, sample.weights
+        if held is not None and problem.head and y is not None and targets is not None:
+            weights = None if weights is None else weights[held]
+            known = y[held], targets[held]
+            score = make_score(problem.head, *known, self.scoring, problem.units, weights)
         device = resolve_device(self.device)
         penalty, weight = self._make_penalty(problem, device), self._penalty_weight
         if isinstance(penalty.loss, nn.Module):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_array
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
-from isoadapt._utils.containers import as_matrix
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_array, as_matrix
 from isoadapt._utils.imports import import_optional
 from isoadapt.geometry._moments import Moments
 

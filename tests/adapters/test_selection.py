@@ -82,7 +82,7 @@ def rows_with_a_score(n, weighted, classes=range(3)):
         outputs = (y + rng.normal(size=y.shape)).astype(np.float32)
         outputs[:, 0] = 7.0
     samples = [np.arange(n), np.arange(2, n), *rng.integers(n, size=(50, n))]
-    score = make_score(LinearHead(np.eye(3), np.zeros(3), classes), y, weights=weights)
+    score = make_score(LinearHead(np.eye(3), np.zeros(3), classes), y, y, weights=weights)
     return score, outputs, y, weights, samples
 
 

@@ -89,23 +89,25 @@ class TargetUnits(NamedTuple):
 def make_score(
     head: LinearHead,
     y: NDArray[Any],
+    targets: NDArray[Any],
     scoring: Any = None,
     units: TargetUnits | None = None,
     weights: NDArray[Any] | None = None,
 ) -> Score:
-    """Return a function that scores outputs of `head`, in `units`, with the metric of the task."""
+    """Return a function that scores outputs of `head`, in `units`, with the metric of the task.
+
+    `targets` are y as class numbers (m,), or values or booleans (m, n_outputs).
+    """
     units = TargetUnits.of(None) if units is None else units
-    named = "accuracy" if scoring is None else scoring
-    if head.classes_ is not None and isinstance(named, str) and named == "accuracy":
-        return Accuracy(head._targets(y), weights)
-    if head.classes_ is None and scoring is None:
-        targets = head._targets(y)
-        targets = cast(NDArray[Any], units.targets(targets))
-        varying = np.ptp(targets, axis=0) > _CONSTANT
+    if targets.dtype.kind != "f" and scoring in (None, "accuracy"):
+        return Accuracy(targets, weights)
+    if targets.dtype.kind == "f" and scoring is None:
+        values = (targets - units.center) / units.scale
+        varying = np.ptp(values, axis=0) > _CONSTANT
         if varying.any():
-            targets = targets[:, varying]
+            values = values[:, varying]
             return lambda outputs, index: _r2(
-                targets[index], outputs[:, varying], _at(weights, index)
+                values[index], outputs[:, varying], _at(weights, index)
             )
     n_outputs = len(head.coef_)
     reader = head._with(np.eye(n_outputs), np.zeros(n_outputs))

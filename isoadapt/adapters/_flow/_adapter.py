@@ -274,8 +274,9 @@ class FlowAdapter(BaseAdapter):
         numbers = Batch(torch.arange(len(X), device=device), y_on_device)
         held_out, choice = None, EpochChoice()
         if validating is not None:
-            if head is not None and y is not None:
-                score = make_score(head, y[validating], self.scoring, units)
+            if head is not None and y is not None and targets is not None:
+                known = y[validating], targets[validating]
+                score = make_score(head, *known, self.scoring, units)
             choice = EpochChoice(score, self._bits_weight(), self.patience, rng)
             held_out = torch.from_numpy(validating).to(device)
         index = torch.from_numpy(fitting).to(device)
