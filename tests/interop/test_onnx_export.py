@@ -30,7 +30,6 @@ from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, save_mod
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-pytestmark = pytest.mark.xdist_group("onnx")  # so that one process loads the exporter
 
 
 def served(file, texts=TEXTS, n=3):
