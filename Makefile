@@ -19,7 +19,7 @@ PYTEST := $(OFFLINE) $(BIN)/pytest -q -n 2 --dist loadgroup
 	$(PYTHON) -c 'import sys; sys.exit("isoadapt needs Python 3.11 or later, found %d.%d; name one: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch==2.13.0
-	$(BIN)/python -m compileall -q $(PACKAGES)/torch & \
+	$(BIN)/python -m compileall -q -x py312_ $(PACKAGES)/torch & \
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test,demo]' && wait
 	$(BIN)/python -m compileall -q -j 2 -x '/models/(?!auto|bert)' $(PACKAGES)/transformers $(PACKAGES)/sklearn $(PACKAGES)/scipy
 	touch $@

@@ -33,7 +33,7 @@ from isoadapt import (
 )
 from isoadapt.adapters._engine._choice import Accuracy
 from isoadapt.adapters._engine._loop import task_loss
-from isoadapt.adapters._engine._ridge import automatic_ridge
+from isoadapt.adapters._engine._output_ridge import automatic_ridge
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import split_rows, strata
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter

@@ -31,7 +31,7 @@ _TRAINED = """\
     coordinates : {"whitened", "raw"}, default=<coordinates>
         Coordinates in which the adapter is trained. The fitted map applies to the original
         embeddings in either case. "raw" is unsuitable if the mean of the embeddings is much larger
-        than their spread; centre the embeddings first. Both are in units of the size of the
+        than their spread; "whitened" is not. Both are in units of the size of the
         embeddings, so training does not depend on their scale.
     ridge : float or "auto", default=<ridge>
         Weight, in the task loss, of the mean squared change of the head's outputs relative to the
@@ -64,7 +64,8 @@ _TRAINED = """\
         None never stops early.
     scoring : str, callable or None, default=<scoring>
         Metric of the task, as in scikit-learn. None is accuracy or R². The last epoch whose score
-        is within one standard error of the best score is kept, with or without a penalty.
+        is within one standard error of the best score is kept, with or without a penalty. Without
+        a head, the score is minus the weighted penalty, and the best epoch is kept.
         A warning is issued if the embeddings before training score higher than that epoch by more
         than one standard error.
     device : str, default=<device>
@@ -93,9 +94,8 @@ _OF_TRAINED = """\
     history_ : list of dict
         One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
         "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
-        task) and "valid_cost" (the weighted penalty of the validation rows, for which moments such
-        as Σ_S are those of the training rows), and a first entry for epoch 0, before training, has
-        only these.
+        task) and "valid_cost" (the weighted penalty of the validation rows), and a first entry for
+        epoch 0, before training, has only these.
     ridge_ : float
         The ridge used; that of the second fit if there was one.
     n_iter_ : int

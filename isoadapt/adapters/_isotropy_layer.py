@@ -9,7 +9,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt.adapters._engine._exact import solve_exact
 from isoadapt.adapters._engine._task import Penalty, Problem
-from isoadapt.adapters._penalised import IsoScorePenalty, PenalisedAdapter
+from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points
 
@@ -89,7 +89,8 @@ class IsotropyLayer(PenalisedAdapter):
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = IsoScoreLoss(form="log", bias_corrected=self.bias_corrected)
-        return IsoScorePenalty(loss, fewest_points(0, self.bias_corrected), shared=True)
+        least_rows = fewest_points(0, self.bias_corrected)
+        return Penalty(loss, least_rows, shared=True, shifts=False)
 
     @property
     def _penalty_weight(self) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isoadapt.adapters._engine._network import AdapterNetwork
 from isoadapt.adapters._engine._task import Penalty, Problem, stacked
-from isoadapt.adapters._penalised import IsoScorePenalty, WeightedPenaltyAdapter
+from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._rows import to_tensor
 from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm, isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss
@@ -93,13 +93,14 @@ class IStarAdapter(WeightedPenaltyAdapter):
     shrinkage: str = "exact"
 
     def _batch_key(self) -> tuple[Any, ...] | None:
-        return *(super()._batch_key() or ()), bool(self.zeta)
+        key = super()._batch_key()
+        return None if key is None else (*key, bool(self.zeta))
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = IsoScoreLoss(self.zeta, "linear", self.bias_corrected)
         least_rows = fewest_points(self.zeta, self.bias_corrected)
         if not self.zeta:
-            return IsoScorePenalty(loss, least_rows, shared=True)
+            return Penalty(loss, least_rows, shared=True, shifts=False)
         cov = None if self.bias_corrected else problem.validation_cov
         return _ExactShrinkage(
             loss,
@@ -131,8 +132,6 @@ class _ExactShrinkage(Penalty):
     take longer than all other operations of a step; everything else is exact.
     """
 
-    depends_on_shifts: ClassVar[bool] = False
-
     def __init__(
         self,
         loss: IsoScoreLoss,
@@ -142,7 +141,7 @@ class _ExactShrinkage(Penalty):
         validation_cov: Tensor | None,
         least_rows: int = 1,
     ) -> None:
-        super().__init__(loss, least_rows)
+        super().__init__(loss, least_rows, shifts=False)
         self.zeta, self.bias_corrected = loss.zeta, loss.bias_corrected
         self.inputs_root, self.steps, self.detached = inputs_root, list(steps), detached
         self.validation_cov = validation_cov

@@ -127,8 +127,8 @@ class PenalisedAdapter(BaseAdapter):
             Frequency weights: a row of weight 2 counts as two equal rows, a row of weight 0 is left
             out. The weights are used in the task loss, in the fit of a head, in the scores that
             choose the epoch, and in everything that is computed from moments: coordinates, units,
-            Σ_S and the spectrum of "linear" networks. A penalty of a batch or of the validation
-            rows counts each distinct row once.
+            Σ_S and the spectrum. A penalty of a batch or of the validation rows counts each
+            distinct row once.
         groups : array-like of shape (n_samples,), default=None
             Group of each row. The rows of a group are either all in the validation split or all in
             the training split. If there are too few groups, all rows are training rows. The folds
@@ -358,9 +358,3 @@ class WeightedPenaltyAdapter(PenalisedAdapter):
     @property
     def _penalty_weight(self) -> float:
         return self.lam
-
-
-class IsoScorePenalty(Penalty):
-    """The IsoScore of a batch, which depends on the covariance of the points only."""
-
-    depends_on_shifts: ClassVar[bool] = False

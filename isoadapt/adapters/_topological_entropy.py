@@ -67,13 +67,11 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
     lr_schedule: str = "constant"
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        return _ClasswiseEntropy(PersistentEntropyLoss(self.bars), shared=True)
+        return _ClasswiseEntropy(PersistentEntropyLoss(self.bars), shared=True, shifts=False)
 
 
 class _ClasswiseEntropy(Penalty):
     """Minus the persistent entropy of each class; in validation, of evenly spaced rows if many."""
-
-    depends_on_shifts: ClassVar[bool] = False
 
     def doubts(self, problem: Problem, batch_size: int) -> list[str]:
         """Return what to warn of if most rows are of classes with too few rows in a batch."""

@@ -8,7 +8,7 @@ from sklearn.metrics import accuracy_score, r2_score
 
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt.adapters._engine._choice import EpochChoice, make_score
-from isoadapt.adapters._engine._ridge import automatic_ridge
+from isoadapt.adapters._engine._output_ridge import automatic_ridge
 from isoadapt.adapters._engine._train import _make_choice, _make_net
 from isoadapt.adapters._heads import fit_head
 

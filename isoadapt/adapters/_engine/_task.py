@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from isoadapt.adapters._engine._choice import Score, TargetUnits
 from isoadapt.adapters._engine._coordinates import Coordinates
 from isoadapt.adapters._engine._network import AdapterNetwork, Rates
-from isoadapt.adapters._engine._ridge import automatic_ridge
+from isoadapt.adapters._engine._output_ridge import automatic_ridge
 from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._rows import Index, Sample, n_batches
@@ -101,13 +101,15 @@ class Problem:
 class Penalty:
     """Penalty of adapted points: `loss` maps points (K, n, d) to one value per member (K,)."""
 
-    depends_on_shifts: ClassVar[bool] = True
-    """Whether the penalty changes when all points are shifted."""
-
     def __init__(
-        self, loss: Callable[..., Tensor], least_rows: int = 1, shared: bool = False
+        self,
+        loss: Callable[..., Tensor],
+        least_rows: int = 1,
+        shared: bool = False,
+        shifts: bool = True,
     ) -> None:
         self.loss = loss
+        self.shifts = shifts  # whether the penalty changes when all points are shifted
         self.least_rows = least_rows  # of a batch, for the penalty to have a gradient
         self.shared = shared  # whether it serves all tasks that are trained together
 
@@ -154,8 +156,8 @@ class _Looped(Penalty):
     """Penalties that are evaluated one after the other, each on the points of its member."""
 
     def __init__(self, penalties: Sequence[Penalty]) -> None:
+        super().__init__(penalties[0].loss, shifts=penalties[0].shifts)
         self.penalties = penalties
-        self.depends_on_shifts = penalties[0].depends_on_shifts  # type: ignore[misc]
 
     def refresh(self, network: AdapterNetwork) -> None:
         for penalty, member in zip(self.penalties, _members(network), strict=True):

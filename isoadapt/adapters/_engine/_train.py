@@ -150,7 +150,7 @@ def _make_net(tasks: Sequence[Task]) -> AdapterNet:
             for problem in problems
             if problem.head is not None
         ],
-        shifts=penalty.depends_on_shifts,
+        shifts=penalty.shifts,
     )
     network.train_parts(layer=True, head=settings.head_training == "joint")
     smoothing = [task.smoothing for task in tasks]
