@@ -332,8 +332,9 @@ class LinearHead(BaseEstimator):
             if unknown := self._unknown_labels(values):
                 raise ValueError(
                     f"y contains labels unknown to the head: {unknown[:5]}; it knows "
-                    f"{self._known()}. Relabel y, or name the classes: "
-                    "LinearHead(head.coef_, head.intercept_, classes)"
+                    f"{self._known()}. Relabel y, name the classes by "
+                    "LinearHead(head.coef_, head.intercept_, classes) or, for the names of a "
+                    "checkpoint's labels, open it by load_checkpoint(path, y=y)"
                 )
             rows = {label: row for row, label in enumerate(self.classes_.tolist())}
             return np.array([rows[label] for label in values.tolist()], np.int64)

@@ -224,6 +224,23 @@ class TestNames:
             assert by_name.score(TEXTS, y) == accuracy_score(y, by_name.predict(TEXTS))
         assert not [each for each in recwarn if "unknown" in str(each.message)]
 
+    def test_labels_that_may_be_ids_or_names_and_those_that_are_neither_are_refused(self, tmp_path):
+        folder = save_model(tmp_path / "stars", id2label={0: "1", 1: "2", 2: "3"}, num_labels=3)
+        for fit in (
+            lambda: load_checkpoint(folder, y=[1, 2]),
+            lambda: AdaptedEncoder(folder, Whitening()).fit(
+                TEXTS, np.array([1, 2, 1] * 99)[: len(TEXTS)]
+            ),
+        ):
+            with pytest.raises(ValueError, match=r"y holds \[1, 2\], which may be the ids"):
+                fit()
+        assert load_checkpoint(folder, y=[0, 1])[1].classes_.tolist() == [0, 1, 2]
+        assert load_checkpoint(folder, y=["1", "2"])[1].classes_.tolist() == ["1", "2", "3"]
+        with pytest.raises(
+            ValueError, match=r"unknown to the head: \['4'\]; it knows \['1', '2', '3'"
+        ):
+            load_checkpoint(folder, y=["1", "4"])
+
     def test_of_matrices_and_in_searches(self, named):
         folder, names = named
         y, grid, key = np.array(names)[Y], {"alpha": [0.2, 1.0]}, "mean_test_score"

@@ -262,6 +262,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @property
     def head_map_(self) -> Map:
         """The map from embeddings to what the head reads: `map_` in most adapters."""
+        check_is_fitted(self)
         return self.map_
 
     def _read_by_head(self, X: ArrayLike) -> Floats:

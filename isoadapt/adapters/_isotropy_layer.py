@@ -13,7 +13,7 @@ from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points
 
-# Parameters that act with solver="exact"; the others must keep their defaults.
+# Parameters that act with solver="exact"; the others must keep their defaults, or be None.
 _EXACT = {"head", "ridge", "alpha", "solver", "device", "random_state", "verbose"}
 
 
@@ -37,9 +37,9 @@ class IsotropyLayer(PenalisedAdapter):
         directions outside the row space of the head are whitened. It uses all rows, without
         validation rows, and does not warn if the score decreases. With "exact", `alpha` only has an
         effect where more isotropy requires a change of the head's outputs, and the parameters of
-        mini-batches, such as `balance`, `lr` or `max_epochs`, must keep their defaults. Then
-        `history_` has entries with "iteration" and "loss", `n_iter_` is the number of iterations,
-        and there is no `best_epoch_`.
+        mini-batches, such as `balance`, `lr` or `max_epochs`, must keep their defaults or be None.
+        Then `history_` has entries with "iteration" and "loss", `n_iter_` is the number of
+        iterations, and there is no `best_epoch_`.
     alpha : float, default=0.5
         Share of the task in the loss, in (0, 1]. 1 is the control without a penalty.
 
@@ -96,18 +96,22 @@ class IsotropyLayer(PenalisedAdapter):
     def _penalty_weight(self) -> float:
         return (1 - self.alpha) / self.alpha
 
+    @property
+    def _is_exact(self) -> bool:  # type: ignore[override]
+        return self.solver == "exact"
+
     def _check_combination(self) -> None:
         super()._check_combination()
-        if self.solver == "exact":
+        if self._is_exact:
             for name, value in self.get_params(deep=False).items():
-                if name not in _EXACT and value != getattr(IsotropyLayer, name):
+                if not (name in _EXACT or value is None or value == getattr(IsotropyLayer, name)):
                     raise ValueError(
                         f"{name}={value!r} has no effect with solver='exact': leave it at "
                         f"{getattr(IsotropyLayer, name)!r}, or use solver='minibatch'"
                     )
 
     def _fit(self, problem: Problem) -> Self:
-        if self.solver == "minibatch":
+        if not self._is_exact:
             return super()._fit(problem)
         self.__dict__.pop("best_epoch_", None)
         self.ridge_ = problem.automatic_ridge if self.ridge == "auto" else float(self.ridge)

@@ -72,8 +72,8 @@ class PenalisedAdapter(BaseAdapter):
     )
     """Names of the parameters that may differ between adapters that are trained together."""
 
-    solver = "minibatch"
-    """The only solver, unless a subclass makes this a parameter."""
+    _is_exact = False
+    """Whether the fit needs no mini-batches, according to the parameters."""
 
     head: Any = field(default="logistic", kw_only=False)
     balance: str | None = None
@@ -188,7 +188,7 @@ class PenalisedAdapter(BaseAdapter):
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
         weights = check_frequencies(sample_weight, rows)
-        share = None if self.solver == "exact" else self.validation_fraction
+        share = None if self._is_exact else self.validation_fraction
         if weights is not None and self.head is not None and share:
             self._check_scoring_takes_weights()
         row_groups = None if groups is None else codes_of(groups, len(rows), "groups")[1]
@@ -215,7 +215,7 @@ class PenalisedAdapter(BaseAdapter):
         weights = check_frequencies(training.weights, training.X)
         head = self._initial_head(training)
         moments = Moments().update(training.X, weights)
-        raw = self.coordinates == "raw" and self.solver != "exact"
+        raw = self.coordinates == "raw" and not self._is_exact
         return Problem(
             sample=sample,
             targets=None if head is None or sample.y is None else head._targets(sample.y),
@@ -294,7 +294,7 @@ class PenalisedAdapter(BaseAdapter):
 
     def _batch_key(self) -> tuple[Any, ...] | None:
         """Return a key that is equal for adapters that can be trained together, or None."""
-        if self.solver == "exact":
+        if self._is_exact:
             return None
         shared = self.get_params(deep=False).items()
         own = self._batchable_params

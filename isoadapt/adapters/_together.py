@@ -52,8 +52,6 @@ def fit_together(
 ) -> list[ValueError | None]:
     """Fit adapters of one batch key, each to what was prepared for it, and return their errors."""
     for adapter, problem in zip(adapters, problems, strict=True):
-        adapter._validate_params()
-        adapter._check_combination()
         for name, value in problem.features.items():
             setattr(adapter, name, value)
     with one_blas_thread_if_small(problems[0].sample.X):

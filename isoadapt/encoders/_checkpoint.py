@@ -9,6 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from isoadapt._utils.containers import as_values
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import PAIR, explained_failure, to_device
 from isoadapt.encoders._folder import read_object
@@ -88,7 +89,8 @@ def load_checkpoint(
         If the checkpoint is not found, is incomplete or damaged.
     ValueError
         If the checkpoint has no linear classifier head of its own, if the head does not reproduce
-        the model's logits, or if `pooling` does not begin with the head's input.
+        the model's logits, if `pooling` does not begin with the head's input, or if `y` holds
+        labels that are neither ids nor names, or that may be both.
 
     Notes
     -----
@@ -117,6 +119,8 @@ def load_checkpoint(
         verbose=verbose,
     )
     head = encoder_head(encoder, y)
+    if head is not None and y is not None:
+        head._targets(y)  # raises for labels that it does not know
     if head is None:
         raise ValueError(
             f"pooling={pooling!r} does not begin with the input of a classifier head of "
@@ -164,9 +168,18 @@ def read_head(encoder: TransformerEncoder, y: ArrayLike | None = None) -> Linear
     if y is None:
         return own
     try:
-        return other if own._unknown_labels(y) and not other._unknown_labels(y) else own
+        values = np.ravel(as_values(y))
+        found = min((own, other), key=lambda head: len(head._unknown_labels(values)))
     except (TypeError, ValueError):  # y does not hold labels, and an adapter may ignore it
         return own
+    ids = [str(label) for label in range(len(names))]
+    if values.dtype.kind in "biu" and names != ids and {*values.astype(str)} <= {*names}:
+        raise ValueError(
+            f"y holds {np.unique(values).tolist()}, which may be the ids {ids} or, as numbers, the "
+            f"names {names} of the checkpoint's labels: pass names as str, or subtract to get ids "
+            "and pass head=LinearHead(head.coef_, head.intercept_, ids)"
+        )
+    return found
 
 
 def applies_sigmoid(backbone: Backbone) -> bool:

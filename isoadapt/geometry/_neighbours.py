@@ -4,9 +4,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from isoadapt.geometry._chunks import row_hashes
 
 METRICS = ("cosine", "euclidean")
 
@@ -31,16 +34,19 @@ def nearest_neighbours(
     copies of a row are ordered by index, as are Euclidean distances that float64 holds exactly,
     such as those of integers. Rounding may order other distances that are equal.
 
-    A product in float32 finds candidates, whose distances are then computed in float64. A query for
+    Of equal points, only the first k + 1 can be neighbours, so the others are left out. A product
+    in float32 finds candidates, whose distances are then computed in float64. A query for
     which rounding leaves the candidates uncertain is searched again with a product in float64, and
     if this leaves them uncertain too, among all points that may be the nearest.
     """
     own, unit = queries is None, 1.0
     asked = points if queries is None else queries
+    numbers = _first_copies(points, k + 1)
+    points = points if len(numbers) == len(points) else points[numbers]
     if metric == "cosine":
         points, asked = _both(_unit, points, asked)
         bias, size = points.new_zeros(len(points)), torch.ones_like(asked[:, 0])
-        search = _Search(points, asked, points, asked, bias, size, own, metric, k)
+        search = _Search(points, asked, points, asked, bias, size, numbers, own, metric, k)
     else:
         points, asked, unit = _rescale(points, asked)
         mean = points.mean(0)
@@ -48,7 +54,7 @@ def nearest_neighbours(
         norms = torch.linalg.vector_norm(centred, dim=1)
         size = (torch.linalg.vector_norm(targets, dim=1) + norms.max()).square() / 2
         bias = norms.square() / -2
-        search = _Search(points, asked, centred, targets, bias, size, own, metric, k)
+        search = _Search(points, asked, centred, targets, bias, size, numbers, own, metric, k)
     distances = asked.new_empty(len(asked), k)
     indices = torch.empty_like(distances, dtype=torch.long)
     rest = torch.arange(len(asked), device=asked.device)
@@ -75,6 +81,7 @@ class _Search(NamedTuple):
     targets: Tensor  # (m, d): the same of the queries
     bias: Tensor  # (n,): nothing, or minus half the squared norm
     size: Tensor  # (m,): an upper bound of products and scores, to which rounding is relative
+    numbers: Tensor  # (n,): of the points among all rows, ascending
     own: bool  # whether the queries are the points, none of which is a neighbour of itself
     metric: str
     k: int
@@ -106,9 +113,9 @@ class _Search(NamedTuple):
         parts = zip(self.queries[rows].split(size), found.split(size), strict=True)
         distances = torch.cat([self._distances(*part) for part in parts])
         if self.own:
-            distances.masked_fill_(found == rows[:, None], torch.inf)
+            distances.masked_fill_(self.numbers[found] == rows[:, None], torch.inf)
         distances, places = distances.sort(dim=1, stable=True)
-        return distances[:, : self.k], found.gather(1, places[:, : self.k])
+        return distances[:, : self.k], self.numbers[found.gather(1, places[:, : self.k])]
 
     def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
         """Distances (b, c) of queries (b, d) to points (b, c), without cancellation.
@@ -198,6 +205,16 @@ def angles(first: Tensor, second: Tensor) -> Tensor:
     apart, along = (each.norm(dim=1) for each in (first - second, first + second))
     both_zero = (apart + along == 0).to(apart.dtype)
     return 2 * torch.atan2(apart + both_zero, along + both_zero)
+
+
+def _first_copies(points: Tensor, most: int) -> Tensor:
+    """Numbers (n',) of the rows that fewer than `most` equal rows precede: no other is nearest."""
+    hashes = torch.from_numpy(row_hashes(points).view(np.int64)).to(points.device)
+    ordered, order = hashes.sort(stable=True)
+    place = torch.arange(len(order), device=points.device)
+    new = torch.ones_like(place, dtype=torch.bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    return order[place - place.where(new, 0).cummax(0).values < most].sort().values
 
 
 def _both(prepare: Callable[[Tensor], Tensor], points: Tensor, queries: Tensor) -> list[Tensor]:

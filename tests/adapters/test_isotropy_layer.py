@@ -138,6 +138,14 @@ class TestExact:
         assert layer.score(scale * X) == pytest.approx(isoscore(Z))
         assert not hasattr(layer, "predict")
 
+    def test_parameters_of_batches_may_be_none(self, cone):
+        X, y, head = cone
+        options = {"validation_fraction": None, "patience": None, "balance": None}
+        fitted, same = (
+            IsotropyLayer(head, solver="exact", **each).fit(X, y) for each in (options, {})
+        )
+        np.testing.assert_array_equal(fitted.map_.matrix, same.map_.matrix)
+
     @pytest.mark.parametrize("alpha", [1e-6, 0.5, 0.99])
     def test_loss_falls_isoscore_is_high_and_the_row_space_is_uncorrelated(self, cone, alpha):
         X, y, head = cone

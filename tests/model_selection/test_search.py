@@ -274,6 +274,14 @@ class TestWhatCannotBeTrainedTogether:
         assert np.isnan(ours.cv_results_["mean_test_score"]).any()
         assert ours.best_score_ > 0.4
 
+    @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
+    @pytest.mark.filterwarnings("ignore:[0-9]+ of [0-9]+ fits could not be trained together")
+    @pytest.mark.filterwarnings("ignore:[^0-9]*[0-9]+ fits failed")
+    def test_an_invalid_candidate_is_the_only_one_that_is_fitted_alone(self):
+        grid = {"lam": [0.5, 1.0, np.inf]}
+        search = AdapterSearchCV(IStarAdapter(HEAD, **QUICK), grid, cv=2, refit=False).fit(X, Y)
+        assert search.unbatched_ == {"training failed with InvalidParameterError": 2}
+
 
 @pytest.mark.parametrize(
     ("estimator", "grid", "options", "word"),

@@ -116,17 +116,29 @@ class Group:
         """Fit the estimators of fits; return the reason why one is to be fitted alone, or None."""
         if self.reason is not None:
             return [self.reason] * len(fits)
-        errors: Sequence[Exception | None]
+        errors: list[Exception | None] = [None] * len(fits)
+        problems: dict[int, Problem] = {}
+        for k, each in enumerate(zip(fits, estimators, strict=True)):
+            try:
+                problems[k] = self._prepare(*each)
+            except Exception as failure:
+                errors[k] = failure
+        found: Sequence[Exception | None] = []
         try:
-            problems = [self._prepare(*each) for each in zip(fits, estimators, strict=True)]
-            errors = fit_together(list(map(_adapter, estimators)), problems)
+            if problems:
+                adapters = [_adapter(estimators[k]) for k in problems]
+                found = fit_together(adapters, [*problems.values()])
         except Exception as failure:
-            errors = [failure] * len(fits)
+            found = [failure] * len(problems)
+        for k, error in zip(problems, found, strict=True):
+            errors[k] = error
         said = "training failed with {}"
         return [None if each is None else said.format(type(each).__name__) for each in errors]
 
     def _prepare(self, fit: Fit, estimator: Any) -> Problem:
         """Return the training input of a fit, after the fitted steps before its adapter."""
+        _adapter(estimator)._validate_params()
+        _adapter(estimator)._check_combination()
         steps, rows, params = self._fit_steps(fit.fold)
         if isinstance(estimator, Pipeline):
             estimator.steps[:-1] = steps
