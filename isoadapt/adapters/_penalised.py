@@ -156,8 +156,9 @@ class PenalisedAdapter(BaseAdapter):
         """Train by mini-batches and set the fitted attributes."""
         warn_of_large_mean(problem.moments)
         task = self._task(problem)
-        for doubt in task.penalty.doubts(problem, self.batch_size) if task.weight else ():
-            warn(doubt)
+        if task.weight:
+            for message in task.penalty.batch_warnings(problem, self.batch_size):
+                warn(message)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             (result,) = train_adapters([self], [task], lambda _: bar.update())
         self._take_result(result)

@@ -73,7 +73,7 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
 class _ClasswiseEntropy(Penalty):
     """Minus the persistent entropy of each class; in validation, of evenly spaced rows if many."""
 
-    def doubts(self, problem: Problem, batch_size: int) -> list[str]:
+    def batch_warnings(self, problem: Problem, batch_size: int) -> list[str]:
         """Return what to warn of if most rows are of classes with too few rows in a batch."""
         rows, targets = problem.fitting, problem.targets
         counts = np.array([len(rows)])

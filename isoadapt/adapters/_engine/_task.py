@@ -117,7 +117,7 @@ class Penalty:
         """Return one penalty for the members of this and the other penalties, in this order."""
         return self if self.shared or not others else _Looped([self, *others])
 
-    def doubts(self, problem: Problem, batch_size: int) -> list[str]:
+    def batch_warnings(self, problem: Problem, batch_size: int) -> list[str]:
         """Return what to warn of, because batches are too small for the penalty to act."""
         n_rows = len(problem.fitting)
         smallest = n_rows // n_batches(n_rows, batch_size)
