@@ -320,3 +320,9 @@ def test_an_isobn_layer_keeps_its_statistics_on_the_device(cuda):
     rows = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(layer(rows.to("cuda")).cpu(), IsoBNLayer(8)(rows), rtol=1e-4, atol=0)
     assert {buffer.device.type for buffer in layer.buffers()} == {"cuda"}
+
+
+def test_moments_without_weights_do_not_wait(cuda):
+    before = cuda.copy()
+    Moments().update(torch.tensor(X, device="cuda"))
+    assert (cuda - before).of("wait", "to host") == 0

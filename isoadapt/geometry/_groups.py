@@ -8,7 +8,6 @@ the first has tr(S_g) tr(S_h) and tr(S_g) s_h·s_k in their place. Each sum over
 a combination of sums over single groups.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -126,8 +125,6 @@ class GroupSums:
 
     def score(self, n_features: int) -> float:
         """Bias-corrected IsoScore, in [0, 1]; NaN for fewer than 4 groups."""
-        if self.sizes[0] < 4:
-            return math.nan
         trace = self.scalars[0, 2] / self.sizes[1]
         ratio = participation_ratio(*self.squares(), trace, n_features)
         return float((ratio - 1) / (n_features - 1))

@@ -6,7 +6,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
 
-from isoadapt import IsotropyLayer, LinearHead
+from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
 from isoadapt.adapters._engine._choice import EpochChoice, make_score
 from isoadapt.adapters._engine._output_ridge import automatic_ridge
 from isoadapt.adapters._engine._train import _make_choice, _make_net
@@ -59,6 +59,12 @@ class TestKeptEpoch:
     def test_patience_counts_from_the_choice(self):
         assert run_epochs([0.8, 0.8, 0.5, 0.5, 0.5, 0.8], patience=3).history[-1]["epoch"] == 4
         assert run_epochs([0.8, 0.8, 0.5, 0.5, 0.8, 0.8], patience=3).history[-1]["epoch"] == 5
+
+    def test_the_history_is_that_of_the_fit_that_chose_the_epoch(self):
+        X, y = few_rows(50)  # so few that the head and the adapter are then fitted to all rows
+        adapter = CosRegAdapter(max_epochs=3, random_state=0).fit(X, y)
+        assert [entry["epoch"] for entry in adapter.history_] == [0, 1, 2, 3]
+        assert all("valid_score" in entry for entry in adapter.history_)
 
     def test_one_row_is_the_least_error_of_an_accuracy(self):
         """The head is right on all validation rows, and one row is wrong after an epoch."""

@@ -179,7 +179,9 @@ class Distant(CosRegAdapter):
     """Its penalty depends on the weight decay, on the rows, on their labels and on the network."""
 
     def _make_penalty(self, problem, device):
-        return Distance(lambda points: (points - self.weight_decay).square().mean((-2, -1)))
+        penalty = Distance(lambda points: (points - self.weight_decay).square().mean((-2, -1)))
+        penalty.sign = 1 if self.weight_decay else -1
+        return penalty
 
 
 class Distance(Penalty):
@@ -190,7 +192,7 @@ class Distance(Penalty):
 
     def __call__(self, points, targets, network):
         labels = targets.expand(points.shape[:2]).float()
-        own = network.bias.square().mean((-2, -1)) + (points.mean(-1) * labels).mean(-1)
+        own = self.sign * network.weight.mean((-2, -1)) + (points.mean(-1) * labels).mean(-1)
         return self.loss(points - self.center[:, None, None]) + own
 
 
