@@ -277,6 +277,7 @@ def test_models_on_the_device_are_written(write, shallow, cuda, emptied, tmp_pat
         assert write(model, shallow, tmp_path / "served").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("onnx")
 def test_a_live_model_on_the_device_is_encoded_and_exported(shallow, cuda, emptied, tmp_path):
     live = AutoModelForSequenceClassification.from_pretrained(shallow).to("cuda")

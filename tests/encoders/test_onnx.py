@@ -85,7 +85,10 @@ def exact(cache):
     raise AssertionError("there is none")
 
 
-@pytest.mark.parametrize(("batch_tokens", "inputs"), [(30, TEXTS), (10_000, PAIRS)])
+@pytest.mark.parametrize(
+    ("batch_tokens", "inputs"),
+    [(30, TEXTS), pytest.param(10_000, PAIRS, marks=pytest.mark.slow)],
+)
 def test_same_vectors_as_torch_in_any_batches(shallow, cache, batch_tokens, inputs, no_export):
     expected = TransformerEncoder(shallow).transform(inputs)
     got = onnx(shallow, cache=cache, batch_tokens=batch_tokens).transform(inputs)

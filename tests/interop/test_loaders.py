@@ -87,7 +87,7 @@ NAMES = {"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}
     ("kind", "change", "found"),
     [
         ("merged", change_model, "beyond"),
-        ("onnx", change_model, "beyond"),
+        pytest.param("onnx", change_model, "beyond", marks=pytest.mark.slow),
         ("sentence", swap_words, "beyond"),
         ("merged", lambda folder: (folder / "tokenizer.json").write_text("{"), "cannot be"),
         ("merged", change_reference, "beyond"),

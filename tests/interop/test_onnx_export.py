@@ -93,6 +93,17 @@ class TestOutputs:
         same(outputs.vectors(columns), model.transform(TEXTS))
         same(outputs.logits(columns), model.decision_function(TEXTS))
 
+    def test_without_a_head_of_its_own_an_adapter_of_all_layers_has_the_checkpoints_logits(
+        self, source
+    ):
+        encoder = TransformerEncoder(source.folder, pooling="readout")
+        adapter = Whitening().fit(encoder.transform(ROWS))
+        outputs = _onnx._outputs(take_apart(make_pipeline(encoder, adapter)), encoder)
+        same(
+            outputs.logits(encoder.transform(TEXTS)),
+            source.head.outputs(source.encoder.transform(TEXTS)),
+        )
+
     def test_other_labels_with_length_case_and_unit_length(self, bare, tmp_path):
         """What the graph computes from vectors, and its tokenizer, without an export."""
         library = pytest.importorskip("sentence_transformers")
