@@ -96,7 +96,7 @@ class TestOutputs:
     def test_without_a_head_of_its_own_an_adapter_of_all_layers_has_the_checkpoints_logits(
         self, source
     ):
-        encoder = TransformerEncoder(source.folder, pooling="readout")
+        encoder = TransformerEncoder(source.folder, pooling="readout", max_length=LENGTH)
         adapter = Whitening().fit(encoder.transform(ROWS))
         outputs = _onnx._outputs(take_apart(make_pipeline(encoder, adapter)), encoder)
         same(
