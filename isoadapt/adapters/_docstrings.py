@@ -1,6 +1,8 @@
 """What the docstrings of several adapters share."""
 
+import inspect
 import json
+import textwrap
 
 _TRAINED = """\
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=<head>
@@ -130,9 +132,9 @@ def fill_docstring(cls: type) -> None:
 
     Defaults of parameters are those of the class.
     """
-    text = cls.__doc__ or ""
+    text = inspect.cleandoc(cls.__doc__ or "") + "\n"  # which Python 3.13 does when it compiles
     for marker, part in _PARTS.items():
-        text = text.replace(f"    <{marker}>\n", part)
+        text = text.replace(f"\n<{marker}>\n", "\n" + textwrap.dedent(part))
     for name, value in ((name, getattr(cls, name, None)) for name in dir(cls)):
         shown = json.dumps(value) if isinstance(value, str) else repr(value)
         text = text.replace(f"default=<{name}>", f"default={shown}")
