@@ -271,7 +271,7 @@ def squared_deviations(found: Reading) -> NDArray[np.float64]:
     squared, start = np.empty(len(found.rows)), 0  # small arrays between blocks fragment memory
     for block in found.rows.blocks():
         deviations = in_float64(block) - found.moments.mean
-        squared[start : start + len(block)] = deviations.square_().sum(1)
+        squared[start : start + len(block)] = deviations.square_().sum(1).numpy()
         start += len(block)
     squared[~found.kept] = 0
     return squared
