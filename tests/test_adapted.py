@@ -234,6 +234,9 @@ class TestNames:
         ):
             with pytest.raises(ValueError, match=r"y holds \[1, 2\], which may be the ids"):
                 fit()
+        by_id = Whitening(head=load_checkpoint(folder)[1], head_training="frozen")
+        ones = np.arange(len(TEXTS)) % 2 + 1
+        assert AdaptedEncoder(folder, by_id).fit(TEXTS, ones).classes_.tolist() == [0, 1, 2]
         assert load_checkpoint(folder, y=[0, 1])[1].classes_.tolist() == [0, 1, 2]
         assert load_checkpoint(folder, y=["1", "2"])[1].classes_.tolist() == ["1", "2", "3"]
         with pytest.raises(

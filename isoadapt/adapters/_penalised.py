@@ -147,7 +147,8 @@ class PenalisedAdapter(BaseAdapter):
         ValueError
             If X is constant or not finite, if y has labels unknown to the head, if parameters
             exclude each other, or if training diverges. Also if weights are negative or sum to 1 or
-            less, or if `scoring` or a head that is to be fitted does not support weights.
+            less, if `scoring` does not support weights, or if a head that is to be fitted does not
+            and they are not whole numbers.
         """
         with one_blas_thread_if_small(X):
             return self._fit(self._prepare(X, y, sample_weight, groups))
@@ -233,11 +234,11 @@ class PenalisedAdapter(BaseAdapter):
         """Return the head before training; a head without weights is fitted to repeated rows."""
         X, y, groups, weights = sample[:4]
         by_name = isinstance(self.head, str) or not needs_fit(self.head)
-        counts = None if weights is None else weights.astype(np.int64)
-        if by_name or counts is None or has_fit_parameter(self.head, "sample_weight"):
+        if by_name or weights is None or has_fit_parameter(self.head, "sample_weight"):
             return self._resolve_head(X, y, weights, groups)
-        if (counts != weights).any():
-            return self._resolve_head(X, y, weights, groups)  # raises
+        counts = weights.astype(np.int64)
+        if (counts != weights).any():  # which the head refuses
+            return self._resolve_head(X, y, weights, groups)
         return self._resolve_head(
             X.repeat(counts, axis=0), None if y is None else y.repeat(counts, axis=0)
         )

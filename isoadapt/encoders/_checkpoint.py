@@ -176,8 +176,8 @@ def read_head(encoder: TransformerEncoder, y: ArrayLike | None = None) -> Linear
     if values.dtype.kind in "biu" and names != ids and {*values.astype(str)} <= {*names}:
         raise ValueError(
             f"y holds {np.unique(values).tolist()}, which may be the ids {ids} or, as numbers, the "
-            f"names {names} of the checkpoint's labels: pass names as str, or subtract to get ids "
-            "and pass head=LinearHead(head.coef_, head.intercept_, ids)"
+            f"names {names} of the checkpoint's labels: pass names as str; for ids, give the "
+            "adapter the head of load_checkpoint(path), without y"
         )
     return found
 

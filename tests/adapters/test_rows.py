@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss, r2_score
 
@@ -104,6 +105,15 @@ class TestTaskLoss:
 
 
 class TestHeadMomentsAndScores:
+    def test_a_head_without_weights_is_fitted_to_repeated_rows_if_weights_are_whole(self):
+        model = LinearDiscriminantAnalysis()
+        adapter = IsotropyLayer(model, solver="exact").fit(X, Y, sample_weight=COUNTS)
+        repeated = clone(model).fit(X.repeat(COUNTS, axis=0), Y.repeat(COUNTS))
+        expected = LinearHead.from_estimator(repeated)
+        np.testing.assert_allclose(adapter.head_.outputs(X), expected.outputs(X), atol=1e-8)
+        with pytest.raises(ValueError, match="sample_weight"):
+            adapter.fit(X, Y, sample_weight=WEIGHTS)
+
     def test_head_and_score_are_weighted(self):
         model = LogisticRegression(C=0.1)
         adapter = IsotropyLayer(model, solver="exact").fit(X, Y, sample_weight=WEIGHTS)
