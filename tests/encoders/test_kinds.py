@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 from isoadapt import AdaptedEncoder, IsotropyLayer, LogitPreservingWhitening, load_checkpoint
 from isoadapt.encoders import TransformerEncoder, layer_report
-from isoadapt.encoders._checkpoint import read_head
+from isoadapt.encoders._classifier_head import read_head
 from isoadapt.interop import merge_into_checkpoint, to_sentence_transformer
 from tests.encoders.changes import edit
 from tests.tiny_models import PAIRS, TEXTS, logits_of, make_model, save_model
@@ -28,7 +28,7 @@ def lose(folder, *names):
 
 
 def has_head(folder):
-    return TransformerEncoder(folder)._backbone().head is not None
+    return TransformerEncoder(folder).open().backbone.head is not None
 
 
 class TestClassifiers:
@@ -44,7 +44,8 @@ class TestClassifiers:
     def test_its_weights_show_a_classifier(self, architecture, classes, lost, tmp_path):
         folder = save_model(tmp_path, architecture)
         lose(edit(folder, architectures=classes), *lost)
-        encoder, head = TransformerEncoder(folder), read_head(TransformerEncoder(folder))
+        encoder = TransformerEncoder(folder)
+        head = read_head(encoder.open().backbone)
         expected = logits_of(make_model(architecture), TEXTS[:1], architecture)
         found = head.outputs(encoder.transform(TEXTS[:1]))
         np.testing.assert_allclose(found, expected, atol=1e-4)
