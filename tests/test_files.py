@@ -203,31 +203,13 @@ class TestReplacement:
         (folder / MARKER).unlink()
         refuse(fill(folder, {} if text is None else {MARKER: text}), "config.json")
 
-    def test_what_transformers_saved_is_replaced_but_not_the_model_that_is_read(
-        self, checkpoint, tmp_path
-    ):
-        out = shutil.copytree(checkpoint, tmp_path / "out")
+    def test_the_model_that_is_read_is_kept(self, checkpoint, tmp_path):
+        out = write(tmp_path / "out", {"config.json": "{}"})
         (tmp_path / "link").symlink_to(tmp_path)
         for model in (out, tmp_path / "link" / "out"):
             with pytest.raises(FileExistsError, match="is the model that is read"):
                 check_output_folder(out, True, model=model)
         write(check_output_folder(out, True, model=checkpoint), {"a": "new"}, overwrite=True)
-        names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
-        names += ["model.safetensors.index.json", "generation_config.json", "tokenizer.json"]
-        shards = dict.fromkeys(names, "{}") | {"config.json": PRETRAINED}
-        write(fill(tmp_path / "shards", shards), {"a": "new"}, overwrite=True)
-        assert contents(tmp_path / "shards").keys() == {"a", MARKER}
 
-    @pytest.mark.parametrize("name", ["runs/weights.safetensors", "my_model.safetensors", "my.bin"])
-    def test_other_files_beside_a_saved_model_are_kept(self, name, tmp_path):
-        saved = {"config.json": PRETRAINED, "model.safetensors": "", "vocab.txt": ""}
-        folder = fill(tmp_path / "out", saved)
-        assert check_output_folder(folder, overwrite=True) == folder
-        refuse(fill(folder, {name: "mine"}), name)
-
-    @pytest.mark.parametrize(
-        ("config", "own"),
-        [('{"lr": 0.1}', "model.safetensors"), ("", "model.safetensors"), (PRETRAINED, "my.txt")],
-    )
-    def test_a_folder_that_save_pretrained_did_not_write_is_kept(self, config, own, tmp_path):
-        refuse(fill(tmp_path / "out", {"config.json": config, own: "mine"}), own)
+    def test_what_others_saved_is_kept(self, checkpoint, tmp_path):
+        refuse(shutil.copytree(checkpoint, tmp_path / "out"), "config.json", "model.safetensors")

@@ -120,12 +120,13 @@ def table_columns(X: Any, name: str) -> tuple[list[str], list[Any]]:
     """Return the names and the columns of a table."""
     if hasattr(X, "dask"):
         raise TypeError(f"{name} is a {type(X).__name__} of dask: pass {name}.compute()")
-    if hasattr(X, "iloc"):
-        return list(map(str, X.columns)), [X.iloc[:, j] for j in range(X.shape[1])]
     if hasattr(X, "get_columns"):  # of polars
         return X.columns, X.get_columns()
-    table = _arrow_table(X, name) if hasattr(X, "with_format") else X
-    return table.column_names, table.columns
+    if hasattr(X, "with_format"):  # of datasets
+        X = X.with_format("pandas", columns=X.format["columns"])[:]
+    elif not hasattr(X, "iloc"):  # of pyarrow, or a relation of DuckDB
+        X = X.to_pandas() if hasattr(X, "to_pandas") else X.df()
+    return list(map(str, X.columns)), [X.iloc[:, j] for j in range(X.shape[1])]
 
 
 def _places(found: list[str], names: Any, name: str) -> list[int]:
@@ -139,13 +140,6 @@ def _places(found: list[str], names: Any, name: str) -> list[int]:
             f"{listed(names.tolist())}: rename the columns, or pass an array in the head's order"
         )
     return [found.index(str(each)) for each in names]
-
-
-def _arrow_table(dataset: Any, name: str) -> Any:
-    """Return the rows and columns of a datasets.Dataset as a pyarrow.Table."""
-    if dataset.format["type"] == "custom":
-        raise TypeError(f"{name} is a data set with a transform: pass {name}[:][column]")
-    return dataset.with_format("arrow", columns=dataset.format["columns"])[:]
 
 
 def _of_table(X: Any, name: str) -> Any:
@@ -179,9 +173,8 @@ def _values(X: Any, name: str) -> NDArray[Any]:
         )
         X = X.data
     if hasattr(X, "column_name") and hasattr(X, "source"):  # a column of a datasets.Dataset
-        X = _arrow_table(X.source, name)[X.column_name]
-    if hasattr(X, "to_pylist"):
-        return _of_arrow(X, name)
+        X = X.source.with_format("numpy", columns=[X.column_name])[:][X.column_name]
+    X = X.to_pandas() if hasattr(X, "to_pylist") else X  # of pyarrow
     if hasattr(X, "is_null") and X.dtype.is_nested():  # polars fills missing vectors with NaN
         _check_present(np.flatnonzero(X.is_null().to_numpy()), name, _NO_VECTOR)
     X = X.to_numpy() if hasattr(X, "to_numpy") else X
@@ -200,20 +193,6 @@ def _values(X: Any, name: str) -> NDArray[Any]:
         array = np.fromiter(X, object, len(X))
     cells = array.ravel().tolist() if array.dtype.kind == "O" and array.size == len(array) else []
     return _stacked(cells, name) if any(map(_is_vector, cells)) else array
-
-
-def _of_arrow(X: Any, name: str) -> NDArray[Any]:
-    """Return the values of a column of pyarrow, whose lists become rows of a matrix."""
-    if hasattr(X.type, "storage_type"):
-        X = X.cast(X.type.storage_type)
-    if not hasattr(X.type, "value_field"):
-        return np.asarray(X)
-    from pyarrow import compute
-
-    _check_present(np.flatnonzero(X.is_null()), name, _NO_VECTOR)
-    _check_lengths(np.asarray(compute.list_value_length(X)), name)
-    values = _of_arrow(compute.list_flatten(X), name)
-    return values.reshape(len(X), len(values) // max(1, len(X)), *values.shape[1:])
 
 
 def _stacked(rows: list[Any], name: str) -> NDArray[Any]:

@@ -21,10 +21,6 @@ TOKENIZER_FILES = re.compile(  # that save_pretrained writes
     r"|(entity_vocab|word_shape|word_pronunciation|normalizer)\.json"
     r"|(spiece|sentencepiece|sentencepiece\.bpe|tokenizer|spm|spm_char)\.model"
 )
-_MODEL_FILES = re.compile(
-    r"(config|generation_config|model\.safetensors\.index)\.json"
-    r"|model(-\d{5}-of-\d{5})?\.safetensors"
-)
 
 
 @contextmanager
@@ -165,8 +161,7 @@ def _check_replaceable(folder: Path, overwrite: bool, content: str, shown: str) 
     own = _listed(folder, content)
     why = f"it holds files that are not part of {content} that was saved there"
     if own is None:
-        own = _saved_by_transformers(folder, names) if content == CHECKPOINT else set()
-        why = f"it has no file {MARKER}, by which isoadapt marks {content}, but other files"
+        own, why = set(), f"it has no file {MARKER}, by which isoadapt marks {content}, but others"
     foreign = sorted(names - own)
     if foreign:
         examples = ", ".join(map(repr, foreign[:3])) + (", …" if len(foreign) > 3 else "")
@@ -183,13 +178,3 @@ def _listed(folder: Path, content: str) -> set[str] | None:
     except (OSError, ValueError):  # there is no marker, or another file with its name
         return None
     return {*names, MARKER} if title.startswith(_TITLE.format(content)) else None
-
-
-def _saved_by_transformers(folder: Path, names: set[str]) -> set[str]:
-    """Return the names of files that save_pretrained wrote; none if it has not saved a model."""
-    config = folder / "config.json"
-    if not config.is_file() or b'"transformers_version"' not in config.read_bytes():
-        return set()
-    if not names & {"model.safetensors", "model.safetensors.index.json"}:
-        return set()
-    return {n for n in names if _MODEL_FILES.fullmatch(n) or TOKENIZER_FILES.fullmatch(n)}
