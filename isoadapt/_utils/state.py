@@ -1,0 +1,38 @@
+"""The state of the process around a call, on which results must not depend."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import torch
+from sklearn import config_context, get_config
+
+_FLOAT_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+_SKLEARN = {"transform_output": "default", "array_api_dispatch": False}
+
+
+@contextmanager
+def own_state() -> Iterator[None]:
+    """Compute as in a new process, whatever the caller has set; it also decorates functions.
+
+    Gradients are recorded, autocast is off, the default data type is float32 and the default device
+    the CPU, NumPy warns of errors, and inner estimators of scikit-learn return arrays.
+    """
+    with ExitStack() as states:
+        if torch.is_inference_mode_enabled():
+            states.enter_context(torch.inference_mode(False))
+        if not torch.is_grad_enabled():
+            states.enter_context(torch.enable_grad())
+        if np.geterr() != _FLOAT_ERRORS:
+            states.enter_context(np.errstate(**_FLOAT_ERRORS))
+        if _SKLEARN.items() - get_config().items():
+            states.enter_context(config_context(**_SKLEARN))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                states.enter_context(torch.autocast(device, enabled=False))
+        if (before := torch.get_default_dtype()) != torch.float32:
+            states.callback(torch.set_default_dtype, before)
+            torch.set_default_dtype(torch.float32)
+        if torch.get_default_device().type != "cpu":
+            states.enter_context(torch.device("cpu"))
+        yield
