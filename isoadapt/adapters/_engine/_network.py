@@ -66,18 +66,9 @@ class AdapterNetwork(nn.Module):
         reader = self.reader()
         return None if reader is None else _read(X, *reader)
 
-    def map(self, member: int) -> Affine:
-        """Return the layer of a member in float64."""
-        return Affine(_array(self.weight[member]), _array(self.bias[member, 0]))
-
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copy the weights of a member, by name and without the member axis."""
         return {name: value[member].clone() for name, value in self.state_dict().items()}
-
-    def load_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """Restore the weights of a member from :meth:`member_state`."""
-        for name, value in self.state_dict().items():
-            value[member] = state[name]
 
     def train_parts(self, layer: bool, head: bool) -> None:
         """Choose whether the layer and the head are trained."""
@@ -104,8 +95,10 @@ def _members(starts: Sequence[Floats]) -> nn.Parameter:
     return nn.Parameter(torch.tensor(rows))
 
 
-def _array(tensor: Tensor) -> Floats:
-    return tensor.detach().cpu().double().numpy()
+def layer_map(state: dict[str, Tensor]) -> Affine:
+    """Return the layer in float64, from the weights of a member."""
+    weight, bias = (state[name].cpu().double().numpy() for name in ("weight", "bias"))
+    return Affine(weight, bias[0])
 
 
 class Rates(NamedTuple):

@@ -10,13 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
 
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._engine._choice import EpochChoice, TargetUnits, make_score
 from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.adapters._engine._task import Penalty
-from isoadapt.adapters._engine._train import Training, epochs_bar, run_epochs
+from isoadapt.adapters._engine._train import Training, epochs_bar
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._rows import (
@@ -33,7 +34,7 @@ from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
     from isoadapt.adapters._flow._map import Coupling, FlowMap
-    from isoadapt.adapters._flow._network import FlowNetwork, FlowObjective
+    from isoadapt.adapters._flow._network import FlowNetwork
 
 _START_ROWS = 2048  # largest number of rows that initialise the ActNorms
 _MIN_CALIBRATION_ROWS = 32  # fewer rows do not determine the variances of the outputs
@@ -224,8 +225,8 @@ class FlowAdapter(BaseAdapter):
         refit = self._refits_head()
         if refit and not needs_fit(self.head):
             self._resolve_head(rows, labels)  # raises before training if its width is wrong
-        module, head, choice = self._train(rows, None if self.alpha is None else labels)
-        map_ = self._take_map(module, rows)
+        network, head, choice = self._train(rows, None if self.alpha is None else labels)
+        map_ = self._take_map(network, rows)
         if refit:
             head = self._fit_head(rows, labels, map_=map_)
         self.best_epoch_ = choice.best_epoch
@@ -254,83 +255,62 @@ class FlowAdapter(BaseAdapter):
 
     def _train(
         self, X: NDArray[Any], y: NDArray[Any] | None
-    ) -> tuple["FlowObjective", LinearHead | None, EpochChoice]:
+    ) -> tuple["FlowNetwork", LinearHead | None, EpochChoice]:
         """Train the flow, with the head's task if there are labels; return all three."""
-        rng = make_random_state(self.random_state)
+        from isoadapt.adapters._flow._network import FlowNetwork
+
+        rng, device = make_random_state(self.random_state), resolve_device(self.device)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
-        device = resolve_device(self.device)
         labels = strata(y) if self._head_kind() == "classifier" else None
         fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
         check_spread(X[fitting], "rows that are trained on")
-        network = self._make_network(X[rng.permutation(fitting)[:_START_ROWS]], generator, device)
-        head, targets, score, units = None, None, None, TargetUnits.of(None)
+        coupling = cast("Coupling", self.coupling)
+        network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, coupling, generator)
+        network.start(X[rng.permutation(fitting)[:_START_ROWS]])
+        head = targets = score = None
         if y is not None:
             own = cast(LinearHead, self._resolve_head(X[fitting], y[fitting]))
-            head, targets = network.normalised_head(own), own._targets(y)
-            units = TargetUnits.of(targets[fitting])
-        module = self._make_module(network, X, None if head is None else units.head(head))
-        values = units.targets(targets)
-        y_on_device = None if values is None else to_tensor(values, device)
-        numbers = Batch(torch.arange(len(X), device=device), y_on_device)
-        held_out, choice = None, EpochChoice()
-        if validating is not None:
-            if head is not None and y is not None and targets is not None:
-                known = y[validating], targets[validating]
-                score = make_score(head, *known, self.scoring, units)
-            choice = EpochChoice(score, self._bits_weight(), self.patience, rng)
-            held_out = torch.from_numpy(validating).to(device)
-        index = torch.from_numpy(fitting).to(device)
-        batches = Batches(numbers, index, self.batch_size, [generator])
-        training = Training(
-            self._make_net(module), batches, [choice], held_out, (), counts_start=False
+            head, values = network.normalised_head(own), own._targets(y)
+            units = TargetUnits.of(values[fitting])
+            network.read_by(units.head(head))
+            targets = to_tensor(cast(NDArray, units.targets(values)), device)
+            if validating is not None:
+                held = y[validating], values[validating]
+                score = make_score(head, *held, units, None, self.scoring)
+        rows = Batch(to_tensor(map_rows(network.normalise, X, np.float32), device), targets)
+        index, held_out = (
+            None if part is None else torch.from_numpy(part).to(device)
+            for part in (fitting, validating)
         )
+        net = self._make_net(network, device)
+        choice = EpochChoice(self.max_epochs, self.patience, score, self._bits_weight(), rng)
+        batches = Batches(rows, cast(Tensor, index), self.batch_size, [generator])
+        training = Training(net, batches, held_out, [choice], [net.penalty], counts_start=False)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            run_epochs(training, self.max_epochs, tick=lambda _: bar.update())
-        return training.net.module_, head, choice
+            training.run(lambda _: bar.update())
+        network.load_state_dict(choice.state)
+        return network, head, choice
 
     def _bits_weight(self) -> float:
         return 1.0 if self.alpha is None else (1 - self.alpha) / self.alpha
 
-    def _make_network(
-        self, X: NDArray[Any], generator: torch.Generator, device: torch.device
-    ) -> "FlowNetwork":
-        """Make the flow, with ActNorms initialised from rows."""
-        from isoadapt.adapters._flow._network import FlowNetwork
-
-        coupling = cast("Coupling", self.coupling)
-        network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, coupling, generator)
-        network.to(device).start(torch.from_numpy(X).to(device))
-        return network
-
-    def _make_module(
-        self, network: "FlowNetwork", X: NDArray[Any], head: LinearHead | None
-    ) -> "FlowObjective":
-        """Combine the flow with the rows and the head."""
-        from isoadapt.adapters._flow._network import FlowObjective
-
-        X = X if X.flags.writeable else X.copy()
-        device = network.mean.device
-        return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
-
-    def _make_net(self, module: "FlowObjective") -> AdapterNet:
+    def _make_net(self, network: "FlowNetwork", device: torch.device) -> AdapterNet:
+        balance = None if self.alpha is None else self.balance
         return AdapterNet(
-            module,
-            JointLoss(
-                self._bits_weight(), None if self.alpha is None else self.balance, self.smoothing
-            ),
+            network,
+            JointLoss(self._bits_weight(), balance, self.smoothing),
             Penalty(lambda bits: bits.mean(-1)),
             optimizer=torch.optim.Adam,
             optimizer__fused=True,
             lr=self.lr,
-            device=module.X.device,
+            device=device,
         )
 
-    def _take_map(self, module: "FlowObjective", X: NDArray[Any]) -> "FlowMap":
+    def _take_map(self, network: "FlowNetwork", X: NDArray[Any]) -> "FlowMap":
         """Take the map from the trained network; without `alpha` calibrate its last ActNorm."""
-        parameters = list(module.network.parameters())
-        if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+        if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
             raise self._diverged()
-        map_ = module.network.map()
+        map_ = network.map()
         if self.alpha is None and len(X) >= _MIN_CALIBRATION_ROWS:
             map_ = map_.calibrated(X)
             if not np.isfinite([map_.last.log_scale, map_.last.shift]).all():
