@@ -103,11 +103,12 @@ class AdapterNet(NeuralNet):
         self,
         module: nn.Module,
         criterion: nn.Module,
-        penalty: Penalty,
+        penalties: Sequence[Penalty],
         ridge: OutputRidge | None = None,
         **kwargs: Any,
     ) -> None:
-        self.penalty, self.ridge = penalty, ridge
+        self.penalties, self.ridge = penalties, ridge
+        self.penalty = penalties[0].join(penalties[1:])
         off = ("epoch_timer", "train_loss", "valid_loss", "print_log")
         super().__init__(
             module,
@@ -158,12 +159,8 @@ class AdapterNet(NeuralNet):
     def evaluate(self, rows: Batch) -> tuple[Tensor, Tensor | None]:
         """Return the penalties (K,) of validation rows, and the outputs of the heads or None."""
         self._set_training(False)
-        module = self.module_
-        penalties = self.penalty.on_validation(module)
-        if penalties is not None:
-            return penalties, module.outputs(rows.X)
-        adapted, outputs, _ = module(rows.X)
-        return self.penalty(adapted, rows.y, module), outputs
+        points, outputs, _ = self.module_(rows.X)
+        return self.penalty(points, rows.y, self.module_), outputs
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
         """Return a context with one torch thread if training runs in small steps on the CPU."""
@@ -173,8 +170,8 @@ class AdapterNet(NeuralNet):
         on_cpu = torch.device(self.device).type == "cpu"
         return one_thread() if small and on_cpu else nullcontext()
 
-    def keep(self, members: Sequence[int], penalty: Penalty) -> None:
-        """Keep only the given members, whose joint penalty is given."""
+    def keep(self, members: Sequence[int]) -> None:
+        """Keep only the given members."""
         index = torch.tensor(members, device=self.device)
         for parameter in self.module_.parameters():
             parameter.data, parameter.grad = parameter.data[index], None
@@ -186,7 +183,8 @@ class AdapterNet(NeuralNet):
         if criterion.means.ndim == 2:
             criterion.means = criterion.means[index]
         self.ridge = None if self.ridge is None else self.ridge.keep(index)
-        self.penalty = penalty
+        self.penalties = [self.penalties[member] for member in members]
+        self.penalty = self.penalties[0].join(self.penalties[1:])
 
 
 @contextmanager

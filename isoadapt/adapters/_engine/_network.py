@@ -61,11 +61,6 @@ class AdapterNetwork(nn.Module):
             return None
         return self.coef @ self.weight, torch.baddbmm(self.intercept, self.bias, self.coef.mT)
 
-    def outputs(self, X: Tensor) -> Tensor | None:
-        """Return the heads' outputs without adapting the points."""
-        reader = self.reader()
-        return None if reader is None else _read(X, *reader)
-
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copy the weights of a member, by name and without the member axis."""
         return {name: value[member].clone() for name, value in self.state_dict().items()}
@@ -128,10 +123,8 @@ class MemberAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step, for which `closure` computes the gradients."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         (group,) = self.param_groups
         trained = [parameter for parameter in group["params"] if parameter.grad is not None]
         states = [self._state(parameter) for parameter in trained]

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,18 +53,9 @@ class Problem:
         return self._root(oas_shrinkage(self.moments))
 
     def _root(self, shrinkage: float) -> Floats:
-        eigenvalues, vectors = descending_eigh(self._inputs_cov(self.moments))
+        cov = self.moments.mapped(*self.coordinates.into).covariance().numpy()
+        eigenvalues, vectors = descending_eigh(cov)
         return vectors * np.sqrt(shrink(eigenvalues, shrinkage))
-
-    @cached_property
-    def validation_cov(self) -> Floats | None:
-        """Covariance (d, d) of the network's inputs on the validation rows; None without these."""
-        if self.validating is None:
-            return None
-        return self._inputs_cov(Moments().update(self.sample.X[self.validating]))
-
-    def _inputs_cov(self, moments: Moments) -> Floats:
-        return moments.mapped(*self.coordinates.into).covariance().numpy()
 
     @cached_property
     def units(self) -> TargetUnits:
@@ -152,10 +144,6 @@ class Penalty:
     def refresh(self, network: AdapterNetwork) -> None:
         """Prepare for an epoch with the present network; the default does nothing."""
 
-    def on_validation(self, network: AdapterNetwork) -> Tensor | None:
-        """Return the penalties (K,) of the validation rows; None if these must be adapted first."""
-        return None
-
     def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
         """Return the penalties (K,) of adapted points (K, n, d).
 
@@ -163,13 +151,6 @@ class Penalty:
         if the members have different rows. `network` is the network that adapted the points.
         """
         return self.loss(points)
-
-
-class _Member(NamedTuple):
-    """The layer of one member of a network, with the member axis."""
-
-    weight: Tensor  # (1, d, d)
-    bias: Tensor  # (1, 1, d)
 
 
 class _Looped(Penalty):
@@ -192,8 +173,9 @@ class _Looped(Penalty):
 
 
 def _members(network: AdapterNetwork) -> list[Any]:
+    """The layer of each member, with the member axis."""
     layers = zip(network.weight.split(1), network.bias.split(1), strict=True)
-    return [_Member(*layer) for layer in layers]
+    return [SimpleNamespace(weight=weight, bias=bias) for weight, bias in layers]
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:

@@ -29,7 +29,7 @@ from tqdm import tqdm
 from isoadapt.adapters._engine._choice import EpochChoice
 from isoadapt.adapters._engine._loop import AdapterNet, Alternation, OutputRidge
 from isoadapt.adapters._engine._network import AdapterNetwork, MemberAdamW, layer_map
-from isoadapt.adapters._engine._task import Penalty, Task, member_problems
+from isoadapt.adapters._engine._task import Task, member_problems
 from isoadapt.adapters._maps import Affine
 from isoadapt.adapters._rows import Batch, Batches, to_tensor
 from isoadapt.heads import LinearHead
@@ -73,9 +73,8 @@ def _train_or_fail(tasks: Sequence[Task], tick: Callable[[int], Any]) -> list[Re
         EpochChoice(t.n_epochs, t.patience, t.score, t.weight, copy.deepcopy(t.problem.rng))
         for t in tasks
     ]
-    net, penalties = _make_net(tasks), [task.penalty for task in tasks]
     try:
-        Training(net, *_make_batches(tasks), choices, penalties).run(tick)
+        Training(_make_net(tasks), *_make_batches(tasks), choices).run(tick)
     except torch.linalg.LinAlgError:
         if len(tasks) > 1:
             return [result for task in tasks for result in _train_or_fail([task], tick)]
@@ -114,10 +113,9 @@ def _make_batches(tasks: Sequence[Task]) -> tuple[Batches, Tensor | None]:
 def _make_net(tasks: Sequence[Task]) -> AdapterNet:
     """Join the tasks' layers, heads, losses and learning rates."""
     first, problems = tasks[0], [task.problem for task in tasks]
-    penalty = join([task.penalty for task in tasks])
     heads = [head for problem in problems if (head := problem.inner_head())]
     starts = [problem.coordinates.start for problem in problems]
-    network = AdapterNetwork(starts, heads, shifts=penalty.shifts).to(first.device)
+    network = AdapterNetwork(starts, heads, shifts=first.penalty.shifts).to(first.device)
     network.train_parts(layer=True, head=first.head_training == "joint")
     smoothing = [task.smoothing for task in tasks]
     callbacks: list[Any] = []
@@ -132,7 +130,7 @@ def _make_net(tasks: Sequence[Task]) -> AdapterNet:
             first.balance,
             smoothing[0] if len(set(smoothing)) == 1 else torch.tensor(smoothing),
         ),
-        penalty,
+        [task.penalty for task in tasks],
         OutputRidge.of(tasks, network),
         optimizer=MemberAdamW,
         optimizer__rates=[task.rates for task in tasks],
@@ -142,23 +140,17 @@ def _make_net(tasks: Sequence[Task]) -> AdapterNet:
     )
 
 
-def join(penalties: Sequence[Penalty]) -> Penalty:
-    """Return one penalty for all members."""
-    return penalties[0].join(penalties[1:])
-
-
 # --- the epochs ----------------------------------------------------------------------------------
 
 
 @dataclass
 class Training:
-    """A training of members, of which `choices` and `penalties` have those still trained."""
+    """A training of members, of which `choices` has those still trained."""
 
     net: AdapterNet
     batches: Batches
     validation: Tensor | None  # numbers of rows, (m,) or (K, m)
     choices: Sequence[EpochChoice]
-    penalties: Sequence[Penalty]
     counts_start: bool = True  # whether the initial weights are evaluated, as epoch 0
 
     def run(self, tick: Callable[[int], Any]) -> None:
@@ -218,8 +210,7 @@ class Training:
     def _keep(self, left: Sequence[int]) -> None:
         """Keep only the members in the given places."""
         self.choices = [self.choices[k] for k in left]
-        self.penalties = [self.penalties[k] for k in left]
-        self.net.keep(left, join(self.penalties))
+        self.net.keep(left)
         self.batches.keep(left)
         if self.validation is not None and self.validation.ndim == 2:
             self.validation = self.validation[left]

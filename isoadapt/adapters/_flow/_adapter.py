@@ -285,7 +285,7 @@ class FlowAdapter(BaseAdapter):
         net = self._make_net(network, device)
         choice = EpochChoice(self.max_epochs, self.patience, score, self._bits_weight(), rng)
         batches = Batches(rows, cast(Tensor, index), self.batch_size, [generator])
-        training = Training(net, batches, held_out, [choice], [net.penalty], counts_start=False)
+        training = Training(net, batches, held_out, [choice], counts_start=False)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             training.run(lambda _: bar.update())
         network.load_state_dict(choice.state)
@@ -299,7 +299,7 @@ class FlowAdapter(BaseAdapter):
         return AdapterNet(
             network,
             JointLoss(self._bits_weight(), balance, self.smoothing),
-            Penalty(lambda bits: bits.mean(-1)),
+            [Penalty(lambda bits: bits.mean(-1))],
             optimizer=torch.optim.Adam,
             optimizer__fused=True,
             lr=self.lr,
