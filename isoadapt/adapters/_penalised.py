@@ -161,7 +161,7 @@ class PenalisedAdapter(BaseAdapter):
             for message in task.penalty.batch_warnings(problem, self.batch_size):
                 warn(message)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            (result,) = train_adapters([self], [task], lambda _: bar.update())
+            (result,) = train_adapters([self], [task], bar.update)
         self._take_result(result)
         for warning in result.choice.warnings():
             warn(warning)
@@ -313,12 +313,12 @@ class PenalisedAdapter(BaseAdapter):
 def train_adapters(
     adapters: Sequence[PenalisedAdapter],
     tasks: Sequence[Task],
-    tick: Callable[[int], Any] = lambda n_stopped: None,
+    tick: Callable[[], Any] = lambda: None,
 ) -> list[Result]:
     """Train the tasks of adapters, a second time on all rows where that helps their heads.
 
-    The second fit runs for as many epochs as the first one kept. After each epoch of the first
-    training, `tick` is called with the number of adapters that stopped in it.
+    The second fit runs for as many epochs as the first one kept. `tick` is called after each epoch
+    of the first one.
     """
     results = train(tasks, tick)
     whole: dict[int, Problem] = {}  # one for all adapters with the same rows and split

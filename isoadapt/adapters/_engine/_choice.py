@@ -3,7 +3,8 @@
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,10 +96,6 @@ class TargetUnits(NamedTuple):
         intercept = head.intercept_ * self.scale + self.center
         return head._with(head.coef_ * self.scale[:, None], intercept)
 
-    def outputs(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        """Convert outputs (n, n_outputs) from these units to those of the values."""
-        return outputs * self.scale + self.center
-
 
 def make_score(
     head: LinearHead,
@@ -115,17 +112,17 @@ def make_score(
     if targets.dtype.kind != "f" and scoring in (None, "accuracy"):
         return Accuracy(targets, weights)
     if targets.dtype.kind == "f" and scoring is None:
-        values = (targets - units.center) / units.scale
+        values = cast(Floats, units.targets(targets))
         varying = np.ptp(values, axis=0) > _CONSTANT
         if varying.any():
-            values = values[:, varying]
-            return Score(lambda found, k: _r2(values[k], found[:, varying], _at(weights, k)))
+            values, shares = values[:, varying], np.ones(len(y)) if weights is None else weights
+            return Score(lambda found, k: _r2(values[k], found[:, varying], shares[k]))
     n_outputs = len(head.coef_)
     reader = head._with(np.eye(n_outputs), np.zeros(n_outputs))
     scorer = check_scoring(reader, scoring=scoring)
 
     def metric(outputs: NDArray[Any], index: NDArray[Any]) -> float:
-        found, options = units.outputs(outputs), {}
+        found, options = outputs * units.scale + units.center, {}
         if weights is not None and takes_weights(scorer):
             options = {"sample_weight": weights[index]}
         elif weights is not None:
@@ -136,11 +133,10 @@ def make_score(
     return Score(metric)
 
 
-def _r2(y: NDArray[Any], outputs: NDArray[Any], weights: NDArray[Any] | None) -> float:
+def _r2(y: NDArray[Any], outputs: NDArray[Any], weights: NDArray[Any]) -> float:
     """Return R² as scikit-learn's r2_score, without its checks: 200 samples are scored an epoch."""
     y, outputs = y.astype(np.float64), outputs.astype(np.float64)
     left, total = (y - outputs) ** 2, (y - np.average(y, axis=0, weights=weights)) ** 2
-    weights = np.ones(len(y)) if weights is None else weights
     left, total = weights @ left, weights @ total
     constant = total == 0
     return float(np.mean(np.where(constant, left == 0, 1 - left / np.where(constant, 1, total))))
@@ -152,10 +148,7 @@ def takes_weights(scorer: Any) -> bool:
     return any(each.name == "sample_weight" or each.kind is each.VAR_KEYWORD for each in kinds)
 
 
-def _at(weights: NDArray[Any] | None, index: NDArray[Any]) -> NDArray[Any] | None:
-    return None if weights is None else weights[index]
-
-
+@dataclass(eq=False)
 class EpochChoice:
     """The epochs of one member: their history, early stopping, and which of them is kept.
 
@@ -167,20 +160,17 @@ class EpochChoice:
     Without validation rows, the last epoch is kept.
     """
 
-    def __init__(
-        self,
-        max_epochs: int,
-        patience: int | None,
-        score: Score | None,
-        weight: float,
-        rng: np.random.RandomState,
-    ) -> None:
-        self.max_epochs, self.patience = max_epochs, patience or math.inf
-        self.score, self.weight, self.rng = score, weight, rng  # which draws the bootstrap
-        self.history: list[dict[str, float]] = []
-        self.best, self.error = -math.inf, 0.0
-        self.best_epoch, self.kept_score = 0, -math.inf  # epoch 0 is the start, which is not kept
-        self.state: dict[str, Tensor] = {}  # weights of the kept epoch
+    max_epochs: int
+    patience: int | None
+    score: Score | None
+    weight: float  # of the penalty
+    rng: np.random.RandomState  # draws the bootstrap samples
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: float = -math.inf  # score of an epoch, the start included
+    error: float = 0.0  # its standard error
+    best_epoch: int = 0  # the kept one; the start, epoch 0, is not kept
+    kept_score: float = -math.inf
+    state: dict[str, Tensor] = field(default_factory=dict)  # the kept weights
 
     def consider(
         self,
@@ -215,7 +205,7 @@ class EpochChoice:
 
     def stops(self, epoch: int) -> bool:
         """Whether training ends after an epoch."""
-        return epoch >= self.max_epochs or epoch - self.best_epoch >= self.patience
+        return epoch >= self.max_epochs or epoch - self.best_epoch >= (self.patience or math.inf)
 
     def warnings(self) -> list[Warning]:
         """Warn if the kept epoch is worse than the start, or if the score still rose at the end."""

@@ -57,24 +57,20 @@ class _Objective(NamedTuple):
         return self.weight / (d - 1) * (rank - ratio).where(square > 0, 0.0)
 
 
-def solve_exact(
-    problem: Problem, weight: float, ridge: float, max_iter: int = 500
-) -> tuple[Affine, list[float]]:
+def solve_exact(problem: Problem, weight: float, ridge: float) -> tuple[Affine, list[float]]:
     """Return the linear layer that minimises the joint loss, and the losses on the way."""
     out, rank, d = problem.coordinates.out, problem.coordinates.n_read, len(problem.moments)
     inside, outside = out[:, :rank], out[:, rank:]
     inner, losses = Affine(np.zeros((0, d)), np.zeros(0)), list[float]()
     if head := problem.inner_head():
-        inner, losses = _solve_row_space(problem, head, weight, ridge, max_iter)
-    else:
-        outside = np.eye(d)
+        inner, losses = _solve_row_space(problem, head, weight, ridge)
     if not weight:
         return Affine(inside @ inner.matrix + outside @ outside.T, inside @ inner.offset), losses
     return whiten_complement(problem.moments, inner, inside, outside)[0], losses
 
 
 def _solve_row_space(
-    problem: Problem, inner: LinearHead, weight: float, ridge: float, max_iter: int
+    problem: Problem, inner: LinearHead, weight: float, ridge: float
 ) -> tuple[Affine, list[float]]:
     """Return the map to the coordinates in the row space, and the losses."""
     coordinates, into = problem.coordinates, problem.coordinates.into
@@ -100,7 +96,7 @@ def _solve_row_space(
             jac=True,
             method="L-BFGS-B",
             callback=lambda intermediate_result: losses.append(float(intermediate_result.fun)),
-            options={"maxiter": max_iter, "maxcor": 20},
+            options={"maxiter": 500, "maxcor": 20},
         )
     block = coordinates.scale * result.x.reshape(start.shape)
     return Affine(block[:, :-1], block[:, -1]).after(into), losses

@@ -146,11 +146,10 @@ class AdapterNet(NeuralNet):
 
     def get_loss(self, y_pred: Adapted, y_true: Batch, *args: Any, **kwargs: Any) -> Tensor:
         """Return the joint losses (K,) on a batch; the ridge is part of the task loss."""
-        outputs = y_pred.outputs
         penalty = self.penalty(y_pred.points, y_true.y, self.module_)
-        if outputs is None:
-            return self.criterion_(torch.zeros_like(penalty), penalty)
-        loss = task_loss(outputs, cast(Tensor, y_true.y), y_true.weights)
+        loss = torch.zeros_like(penalty)
+        if y_pred.outputs is not None:
+            loss = task_loss(y_pred.outputs, cast(Tensor, y_true.y), y_true.weights)
         if self.ridge is not None:
             loss = loss + self.ridge(cast(tuple[Tensor, Tensor], y_pred.reader))
         return self.criterion_(loss, penalty)

@@ -1,11 +1,7 @@
 """Training: tasks in, results out.
 
-In the order of this file:
-
-1. :func:`train` makes tasks with equal numbers of rows the members of one network.
-2. :class:`Training` runs the epochs. Members that stop early are removed, each with the weights of
-   the epoch that its :class:`EpochChoice` keeps.
-3. :func:`_result` converts these weights into a map of embeddings.
+Tasks with equal numbers of rows become the members of one network. A member that stops leaves it;
+the weights of the epoch that its :class:`EpochChoice` keeps are converted into a map of embeddings.
 """
 
 import copy
@@ -47,10 +43,10 @@ class Result:
     error: ValueError | None = None
 
 
-def train(tasks: Sequence[Task], tick: Callable[[int], Any] = lambda n: None) -> list[Result]:
+def train(tasks: Sequence[Task], tick: Callable[[], Any] = lambda: None) -> list[Result]:
     """Train tasks of equal settings together, each with the result that it would have alone.
 
-    After each epoch, `tick` is called with the number of tasks that stopped in it.
+    `tick` is called after each epoch.
     """
 
     def sizes(number: int) -> tuple[int, int]:
@@ -67,7 +63,7 @@ def train(tasks: Sequence[Task], tick: Callable[[int], Any] = lambda n: None) ->
     return [results[number] for number in range(len(tasks))]
 
 
-def _train_or_fail(tasks: Sequence[Task], tick: Callable[[int], Any]) -> list[Result]:
+def _train_or_fail(tasks: Sequence[Task], tick: Callable[[], Any]) -> list[Result]:
     """Train tasks with equal numbers of rows; each alone if a decomposition of one fails."""
     choices = [
         EpochChoice(t.n_epochs, t.patience, t.score, t.weight, copy.deepcopy(t.problem.rng))
@@ -153,16 +149,16 @@ class Training:
     choices: Sequence[EpochChoice]
     counts_start: bool = True  # whether the initial weights are evaluated, as epoch 0
 
-    def run(self, tick: Callable[[int], Any]) -> None:
-        """Run epochs until all have stopped; `tick` is called with the number that stop in each."""
+    def run(self, tick: Callable[[], Any]) -> None:
+        """Run epochs until all members have stopped, and call `tick` after each."""
         self.net.initialize()
         self.net.notify("on_train_begin", X=self.batches, y=None)
         if self.validation is not None and self.counts_start:
             self._run_epoch(0)
         for number in count(1):
             self._run_epoch(number)
+            tick()
             left = [k for k, choice in enumerate(self.choices) if not choice.stops(number)]
-            tick(len(self.choices) - len(left))
             if not left:
                 return
             if len(left) < len(self.choices):

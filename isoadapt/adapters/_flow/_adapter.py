@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
-from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
@@ -18,8 +17,8 @@ from isoadapt.adapters._engine._choice import EpochChoice, TargetUnits, make_sco
 from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.adapters._engine._task import Penalty
 from isoadapt.adapters._engine._train import Training, epochs_bar
-from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
+from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._rows import (
     Batch,
     Batches,
@@ -33,11 +32,12 @@ from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
-    from isoadapt.adapters._flow._map import Coupling, FlowMap
+    from isoadapt.adapters._flow._map import FlowMap
     from isoadapt.adapters._flow._network import FlowNetwork
 
 _START_ROWS = 2048  # largest number of rows that initialise the ActNorms
 _MIN_CALIBRATION_ROWS = 32  # fewer rows do not determine the variances of the outputs
+_NOT_OF_FLOWS = {"head_training", "coordinates", "ridge", "lr_schedule", "weight_decay"}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -150,21 +150,16 @@ class FlowAdapter(BaseAdapter):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseAdapter._parameter_constraints,
+        **{
+            k: v
+            for k, v in PenalisedAdapter._parameter_constraints.items()
+            if k not in _NOT_OF_FLOWS
+        },
         "n_blocks": [Interval(Integral, 1, None, closed="left")],
         "hidden": [Interval(Integral, 1, None, closed="left")],
         "coupling": [StrOptions({"additive", "affine"})],
         "alpha": [Interval(Real, 0, 1, closed="right"), None],
-        "balance": [StrOptions({"ema", "cumulative"}), None],
-        "smoothing": [Interval(Real, 0, 1, closed="right")],
         "lr": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 2, None, closed="left")],
-        "max_epochs": [Interval(Integral, 1, None, closed="left")],
-        "validation_fraction": [Interval(Real, 0, 1, closed="left"), None],
-        "patience": [Interval(Integral, 1, None, closed="left"), None],
-        "scoring": [StrOptions(set(get_scorer_names())), callable, None],
-        "device": [str],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     _affine: ClassVar[bool] = False
@@ -222,17 +217,12 @@ class FlowAdapter(BaseAdapter):
             )
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
-        refit = self._refits_head()
-        if refit and not needs_fit(self.head):
-            self._resolve_head(rows, labels)  # raises before training if its width is wrong
         network, head, choice = self._train(rows, None if self.alpha is None else labels)
         map_ = self._take_map(network, rows)
-        if refit:
+        if self._refits_head():
             head = self._fit_head(rows, labels, map_=map_)
-        self.best_epoch_ = choice.best_epoch
-        self.n_iter_ = len(choice.history)
-        self.history_ = choice.history
-        return self._set_fitted(map_, head)
+        self.history_, self.n_iter_ = choice.history, len(choice.history)
+        return self._set_fitted(map_, head, best_epoch_=choice.best_epoch)
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Compute the log-likelihood of each row under the flow.
@@ -264,8 +254,7 @@ class FlowAdapter(BaseAdapter):
         labels = strata(y) if self._head_kind() == "classifier" else None
         fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
         check_spread(X[fitting], "rows that are trained on")
-        coupling = cast("Coupling", self.coupling)
-        network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, coupling, generator)
+        network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, self.coupling, generator)
         network.start(X[rng.permutation(fitting)[:_START_ROWS]])
         head = targets = score = None
         if y is not None:
@@ -287,7 +276,7 @@ class FlowAdapter(BaseAdapter):
         batches = Batches(rows, cast(Tensor, index), self.batch_size, [generator])
         training = Training(net, batches, held_out, [choice], counts_start=False)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            training.run(lambda _: bar.update())
+            training.run(bar.update)
         network.load_state_dict(choice.state)
         return network, head, choice
 
@@ -308,17 +297,12 @@ class FlowAdapter(BaseAdapter):
 
     def _take_map(self, network: "FlowNetwork", X: NDArray[Any]) -> "FlowMap":
         """Take the map from the trained network; without `alpha` calibrate its last ActNorm."""
-        if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
-            raise self._diverged()
         map_ = network.map()
         if self.alpha is None and len(X) >= _MIN_CALIBRATION_ROWS:
             map_ = map_.calibrated(X)
-            if not np.isfinite([map_.last.log_scale, map_.last.shift]).all():
-                raise self._diverged()
+        if not all(np.isfinite(part).all() for step in (*map_.blocks, map_.last) for part in step):
+            raise ValueError(
+                f"training diverged with lr={self.lr}: the weights of the flow are no longer "
+                "finite; choose a smaller lr, or coupling='additive'"
+            )
         return map_
-
-    def _diverged(self) -> ValueError:
-        return ValueError(
-            f"training diverged with lr={self.lr}: the weights of the flow are no longer finite; "
-            "choose a smaller lr, or coupling='additive'"
-        )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ except ImportError:
 _FLOOR = 1e-3  # least standard deviation, relative to the largest
 _SLOPE = math.exp(-0.5)  # least scale of an affine coupling; the largest is its inverse
 
-Coupling = Literal["additive", "affine"]
 A = TypeVar("A", Tensor, NDArray[Any])
 
 
@@ -83,9 +82,6 @@ class Permutation(PermutationTransform):
 
     def _call(self, x: Tensor) -> Tensor:
         return x.index_select(-1, self.order)
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return y.index_select(-1, self.order.argsort())
 
 
 class HalfCoupling(CouplingTransform):
@@ -140,7 +136,7 @@ def standard_normal(Z: Tensor) -> Tensor:
 class FlowMap(NamedTuple):
     """A fitted flow in float64, as a map and as a density."""
 
-    coupling: Coupling
+    coupling: str  # "additive" or "affine"
     blocks: tuple[Block[NDArray[Any]], ...]
     last: Last[NDArray[Any]]
 

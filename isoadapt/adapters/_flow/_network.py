@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from isoadapt.adapters._engine._network import Adapted
 from isoadapt.adapters._flow._map import (
     Block,
-    Coupling,
     FlowMap,
     Last,
     block_steps,
@@ -96,7 +95,7 @@ class FlowNetwork(nn.Module):
     intercept: Tensor | None
 
     def __init__(
-        self, d: int, n_blocks: int, hidden: int, coupling: Coupling, generator: torch.Generator
+        self, d: int, n_blocks: int, hidden: int, coupling: str, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.coupling = coupling
