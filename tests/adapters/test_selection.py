@@ -115,7 +115,7 @@ def test_lower_score_than_at_the_start_or_one_that_still_rises_is_warned_of(shar
     assert isinstance(warning, kind)
     assert word in str(warning)
     for settled in ([0.8, 0.8, 0.8, 0.8], [0.3, 0.9, 0.9, 0.9], [0.3, 0.5, 0.9, 0.5]):
-        assert run_epochs(settled).warnings() == []
+        assert list(run_epochs(settled).warnings()) == []
 
 
 def few_rows(n):

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -207,34 +207,27 @@ class EpochChoice:
         """Whether training ends after an epoch."""
         return epoch >= self.max_epochs or epoch - self.best_epoch >= (self.patience or math.inf)
 
-    def warnings(self) -> list[Warning]:
+    def warnings(self) -> Iterator[Warning]:
         """Warn if the kept epoch is worse than the start, or if the score still rose at the end."""
         if self.score is None:
-            return []
-        found: list[Warning] = []
+            return
         scores, kept = [row["valid_score"] for row in self.history], self.kept_score
         if kept < scores[0] - self.error:
-            found.append(
-                UserWarning(
-                    f"this fit harms the task: the validation score is {scores[0]:.4g} before "
-                    f"training and lower by {scores[0] - kept:.2g} at the kept epoch "
-                    f"({self.best_epoch}), by more than one standard error ({self.error:.2g}). "
-                    "Use LogitPreservingWhitening, which changes no prediction, a larger ridge, a "
-                    "smaller lr, or more rows or epochs"
-                )
+            yield UserWarning(
+                f"this fit harms the task: the validation score is {scores[0]:.4g} before training "
+                f"and lower by {scores[0] - kept:.2g} at the kept epoch ({self.best_epoch}), by "
+                f"more than one standard error ({self.error:.2g}). Use LogitPreservingWhitening, "
+                "which changes no prediction, a larger ridge, a smaller lr, or more rows or epochs"
             )
         window = max(1, self.max_epochs // 3)
         before = max(scores[: self.max_epochs - window + 1])
         if self.best_epoch == self.max_epochs and kept > before + self.error:
-            found.append(
-                ConvergenceWarning(
-                    f"training ended at max_epochs={self.max_epochs} while the validation score "
-                    f"was still rising: to {kept:.4g}, by {kept - before:.2g} in the last {window} "
-                    f"epoch(s), more than one standard error ({self.error:.2g}). Increase "
-                    "max_epochs or lr"
-                )
+            yield ConvergenceWarning(
+                f"training ended at max_epochs={self.max_epochs} while the validation score was "
+                f"still rising: to {kept:.4g}, by {kept - before:.2g} in the last {window} "
+                f"epoch(s), more than one standard error ({self.error:.2g}). Increase max_epochs "
+                "or lr"
             )
-        return found
 
     def _is_as_good(self, score: float) -> bool:
         """Whether a score is within one standard error of the best score."""

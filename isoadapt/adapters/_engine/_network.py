@@ -16,6 +16,9 @@ from torch.optim.adamw import adamw
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.heads import LinearHead
 
+_ADAM: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "fused": True}
+_ADAM |= {"amsgrad": False, "maximize": False}
+
 
 class Adapted(NamedTuple):
     """The output of a network: adapted points, and the outputs of the heads."""
@@ -31,9 +34,6 @@ class AdapterNetwork(nn.Module):
     `shifts` says whether the returned points include c. It is false for penalties that do not
     depend on shifts, because their gradient for c would consist of rounding errors only.
     """
-
-    coef: nn.Parameter | None
-    intercept: nn.Parameter | None
 
     def __init__(
         self, starts: Sequence[Affine], heads: Sequence[LinearHead], shifts: bool = True
@@ -141,14 +141,9 @@ class MemberAdamW(torch.optim.Optimizer):
                 [state["exp_avg_sq"][members] for state in states],
                 [],
                 [state["step"].clone() for state in states],
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
                 lr=group["lr"] * rates.lr,
                 weight_decay=rates.weight_decay,
-                eps=1e-8,
-                maximize=False,
+                **_ADAM,
             )
             for part, old in zip(read, before, strict=False):
                 part.lerp_(old, 1 - rates.read_lr / rates.lr)
@@ -165,12 +160,10 @@ class MemberAdamW(torch.optim.Optimizer):
             state["exp_avg_sq"] = state["exp_avg_sq"][index]
 
     def _state(self, parameter: Tensor) -> dict[str, Any]:
-        state = self.state[parameter]
-        if not state:
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-            state["step"] = torch.zeros((), device=parameter.device)
-        return state
+        if parameter not in self.state:
+            zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            self.state[parameter] = zeros | {"step": torch.zeros((), device=parameter.device)}
+        return self.state[parameter]
 
 
 def _first_outputs(parameter: Tensor, n: int) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -81,12 +81,12 @@ class Problem:
 
     def score(self, scoring: Any) -> Score | None:
         """Return the metric of the task on the validation rows; None without these or a head."""
-        held, sample = self.validating, self.sample
-        if held is None or self.head is None or sample.y is None or self.targets is None:
+        held, weights = self.validating, self.sample.weights
+        if held is None or self.head is None:
             return None
-        weights = None if sample.weights is None else sample.weights[held]
-        known = sample.y[held], self.targets[held], self.units, weights
-        return make_score(self.head, *known, scoring)
+        y, targets = (cast(NDArray, part)[held] for part in (self.sample.y, self.targets))
+        weights = None if weights is None else weights[held]
+        return make_score(self.head, y, targets, self.units, weights, scoring)
 
     @cached_property
     def automatic_ridge(self) -> float:

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
-from torch import Tensor
 
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt.adapters._base import BaseAdapter, make_random_state
@@ -267,27 +266,21 @@ class FlowAdapter(BaseAdapter):
                 held = y[validating], values[validating]
                 score = make_score(head, *held, units, None, self.scoring)
         rows = Batch(to_tensor(map_rows(network.normalise, X, np.float32), device), targets)
-        index, held_out = (
-            None if part is None else torch.from_numpy(part).to(device)
-            for part in (fitting, validating)
-        )
-        net = self._make_net(network, device)
-        choice = EpochChoice(self.max_epochs, self.patience, score, self._bits_weight(), rng)
-        batches = Batches(rows, cast(Tensor, index), self.batch_size, [generator])
+        batches = Batches(rows, torch.from_numpy(fitting).to(device), self.batch_size, [generator])
+        held_out = None if validating is None else torch.from_numpy(validating).to(device)
+        weight = 1.0 if self.alpha is None else (1 - self.alpha) / self.alpha
+        net = self._make_net(network, weight, device)
+        choice = EpochChoice(self.max_epochs, self.patience, score, weight, rng)
         training = Training(net, batches, held_out, [choice], counts_start=False)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             training.run(bar.update)
         network.load_state_dict(choice.state)
         return network, head, choice
 
-    def _bits_weight(self) -> float:
-        return 1.0 if self.alpha is None else (1 - self.alpha) / self.alpha
-
-    def _make_net(self, network: "FlowNetwork", device: torch.device) -> AdapterNet:
-        balance = None if self.alpha is None else self.balance
+    def _make_net(self, network: "FlowNetwork", weight: float, device: torch.device) -> AdapterNet:
         return AdapterNet(
             network,
-            JointLoss(self._bits_weight(), balance, self.smoothing),
+            JointLoss(weight, None if self.alpha is None else self.balance, self.smoothing),
             [Penalty(lambda bits: bits.mean(-1))],
             optimizer=torch.optim.Adam,
             optimizer__fused=True,
