@@ -19,10 +19,10 @@ from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter, make_random_state
-from isoadapt.adapters._engine._choice import make_score, takes_weights
+from isoadapt.adapters._engine._choice import takes_weights
 from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates
 from isoadapt.adapters._engine._network import Rates
-from isoadapt.adapters._engine._task import Penalty, Problem, Settings, Task
+from isoadapt.adapters._engine._task import Penalty, Problem, Task
 from isoadapt.adapters._engine._train import Result, epochs_bar, train
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._rows import (
@@ -161,9 +161,9 @@ class PenalisedAdapter(BaseAdapter):
             for message in task.penalty.batch_warnings(problem, self.batch_size):
                 warn(message)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            (result,) = train_adapters([self], [task], lambda _: bar.update())
+            (result,) = train_adapters([self], [task], bar.update)
         self._take_result(result)
-        for warning in result.choice.warnings(self.max_epochs):
+        for warning in result.choice.warnings():
             warn(warning)
         return self
 
@@ -245,12 +245,6 @@ class PenalisedAdapter(BaseAdapter):
 
     def _task(self, problem: Problem, n_epochs: int | None = None) -> Task:
         """Return what is trained; without validation rows, for `n_epochs`."""
-        sample, held, score = problem.sample, problem.validating, None
-        y, targets, weights = sample.y, problem.targets, sample.weights
-        if held is not None and problem.head and y is not None and targets is not None:
-            weights = None if weights is None else weights[held]
-            known = y[held], targets[held]
-            score = make_score(problem.head, *known, self.scoring, problem.units, weights)
         device = resolve_device(self.device)
         penalty, weight = self._make_penalty(problem, device), self._penalty_weight
         if isinstance(penalty.loss, nn.Module):
@@ -267,17 +261,15 @@ class PenalisedAdapter(BaseAdapter):
             ridge=problem.automatic_ridge if self.ridge == "auto" else float(self.ridge),
             rates=self._rates(problem.coordinates.n_read),
             smoothing=self.smoothing,
-            settings=Settings(
-                self.balance,
-                self.head_training,
-                self.lr_schedule,
-                self.batch_size,
-                self.max_epochs,
-                self.patience,
-                device,
-            ),
-            score=score,
-            n_epochs=n_epochs,
+            score=problem.score(self.scoring),
+            n_epochs=n_epochs or self.max_epochs,
+            balance=self.balance,
+            head_training=self.head_training,
+            lr_schedule=self.lr_schedule,
+            batch_size=self.batch_size,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            device=device,
         )
 
     def _rates(self, n_read: int) -> Rates:
@@ -321,12 +313,12 @@ class PenalisedAdapter(BaseAdapter):
 def train_adapters(
     adapters: Sequence[PenalisedAdapter],
     tasks: Sequence[Task],
-    tick: Callable[[int], Any] = lambda n_stopped: None,
+    tick: Callable[[], Any] = lambda: None,
 ) -> list[Result]:
     """Train the tasks of adapters, a second time on all rows where that helps their heads.
 
-    The second fit runs for as many epochs as the first one kept. After each epoch of the first
-    training, `tick` is called with the number of adapters that stopped in it.
+    The second fit runs for as many epochs as the first one kept. `tick` is called after each epoch
+    of the first one.
     """
     results = train(tasks, tick)
     whole: dict[int, Problem] = {}  # one for all adapters with the same rows and split

@@ -240,14 +240,9 @@ def fold_numbers(
 class Batch(NamedTuple):
     """Inputs of the network, targets and weights of rows, on the training device."""
 
-    X: Tensor  # (n, d) or (K, n, d); row numbers (n,) when a flow is trained
+    X: Tensor  # (n, d) or (K, n, d)
     y: Tensor | None
     weights: Tensor | None = None  # (n,) or (K, n)
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows of each member."""
-        return self.X.shape[-2] if self.X.ndim > 1 else len(self.X)
 
     def take(self, index: Tensor) -> "Batch":
         """Select rows by an index (m,), or (K, m) with the rows of each member."""

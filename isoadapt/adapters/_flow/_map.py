@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from torch.distributions import Transform, constraints
 from torch.nn import functional as F
 
 from isoadapt._utils.imports import import_optional
-from isoadapt.adapters._maps import Floats
-from isoadapt.geometry import Moments
+from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.geometry._spread import dead_dimensions
 
 try:
@@ -31,9 +30,7 @@ except ImportError:
 
 _FLOOR = 1e-3  # least standard deviation, relative to the largest
 _SLOPE = math.exp(-0.5)  # least scale of an affine coupling; the largest is its inverse
-_CHUNK = 1024
 
-Coupling = Literal["additive", "affine"]
 A = TypeVar("A", Tensor, NDArray[Any])
 
 
@@ -85,9 +82,6 @@ class Permutation(PermutationTransform):
 
     def _call(self, x: Tensor) -> Tensor:
         return x.index_select(-1, self.order)
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return y.index_select(-1, self.order.argsort())
 
 
 class HalfCoupling(CouplingTransform):
@@ -142,7 +136,7 @@ def standard_normal(Z: Tensor) -> Tensor:
 class FlowMap(NamedTuple):
     """A fitted flow in float64, as a map and as a density."""
 
-    coupling: Coupling
+    coupling: str  # "additive" or "affine"
     blocks: tuple[Block[NDArray[Any]], ...]
     last: Last[NDArray[Any]]
 
@@ -171,11 +165,8 @@ class FlowMap(NamedTuple):
 
     def calibrated(self, X: NDArray[Any]) -> "FlowMap":
         """Return the flow whose last ActNorm gives the outputs of X mean 0 and variance 1."""
-        transform, moments = self.transform(), Moments()
-        for start in range(0, len(X), _CHUNK):
-            moments.update(transform(torch.tensor(X[start : start + _CHUNK], dtype=torch.float64)))
-        variances = moments.covariance().diagonal() * (1 - 1 / len(X))
-        mean, deviation = moments.mean.numpy(), floored(variances.sqrt(), 1.0).numpy()
+        Z = map_rows(self, X)
+        mean, deviation = Z.mean(axis=0), floored(torch.from_numpy(Z.std(axis=0)), 1.0).numpy()
         order, log_scale, shift = self.last
         last = Last(order, log_scale - np.log(deviation), (shift - mean) / deviation)
         return self._replace(last=last)
