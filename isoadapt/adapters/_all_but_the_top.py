@@ -36,11 +36,7 @@ class AllButTheTop(MomentsAdapter):
     components_ : ndarray of shape (n_components, n_features)
         The directions V removed: orthonormal rows in order of decreasing variance. Rows beyond the
         rank of the embeddings are zero.
-    map_ : Affine
-        The fitted map.
-    moments_ : Moments
-        Count, mean and scatter of all rows that the adapter was fitted to.
-    <common>
+    <moments>
 
     References
     ----------

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets, is_multilabel
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt._utils.containers import as_indicator, as_values
-from isoadapt._utils.messages import reason, shortened, warn
+from isoadapt._utils.messages import warn
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._ridge_path import ridge_path
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
@@ -49,13 +49,9 @@ def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tupl
             "of labels, to head='logistic' or to a multi-label head"
         )
     try:
-        with np.errstate(invalid="ignore"):  # NaN is refused with the rows
-            check_classification_targets(y)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"y must contain labels, because head={head!r} is a classifier ({error}): pass labels, "
-            "or use head='ridge' for a regression"
-        ) from error
+        check_classification_targets(y)
+    except ValueError as error:
+        raise ValueError(f"{error} Or use head='ridge' instead of head={head!r}.") from error
     return y, False
 
 
@@ -211,19 +207,15 @@ def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | Non
 def _fit_estimator(
     estimator: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None
 ) -> LinearHead:
-    """Fit a clone of `estimator` to the embeddings as they are, in float64."""
+    """Fit a clone of `estimator` to the embeddings, to repeated rows if it takes no weights."""
     weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-    if weights and not has_fit_parameter(estimator, "sample_weight"):
-        raise ValueError(
-            f"sample_weight was given, but head={estimator!r} does not take it in fit: pass a head "
-            "that does, such as 'logistic' or 'ridge', or fit without sample_weight"
-        )
-    try:
-        fitted = clone(estimator).fit(X.astype(np.float64), y, **weights)
-    except (TypeError, ValueError, IndexError) as error:
-        raise ValueError(
-            f"head={estimator!r} cannot be fitted to y of shape {y.shape} "
-            f"({shortened(reason(error), 300)}): use OneVsRestClassifier or head='logistic' for an "
-            "indicator matrix, and for one column neither a MultiOutputClassifier nor a chain"
-        ) from error
+    if sample_weight is not None and not has_fit_parameter(estimator, "sample_weight"):
+        counts, weights = sample_weight.astype(np.int64), {}
+        if (counts != sample_weight).any():
+            raise ValueError(
+                f"sample_weight has fractions, but head={estimator!r} does not take it in fit: "
+                "pass a head that does, such as 'logistic' or 'ridge', or whole numbers"
+            )
+        X, y = X.repeat(counts, axis=0), y.repeat(counts, axis=0)
+    fitted = clone(estimator).fit(X.astype(np.float64), y, **weights)
     return LinearHead.from_estimator(fitted)

@@ -1,6 +1,7 @@
 """Fitted maps of embeddings, small NumPy objects in float64, and the registry of storable maps."""
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
@@ -141,16 +142,8 @@ def nearest_center(X: Floats, centers: Floats) -> NDArray[np.intp]:
 
 
 def compose(maps: Iterable[Affine]) -> Affine:
-    """Compose affine maps, of which the first is applied first, or raise for unequal widths."""
-    first, *others = maps
-    for step in others:
-        if step.matrix.shape[1] != first.n_features_out:
-            raise ValueError(
-                f"a map takes {step.matrix.shape[1]} features, but the one before it returns "
-                f"{first.n_features_out}: compose maps in the order in which they are applied"
-            )
-        first = step.after(first)
-    return first
+    """Compose affine maps, of which the first is applied first."""
+    return reduce(lambda first, then: then.after(first), maps)
 
 
 def map_rows(

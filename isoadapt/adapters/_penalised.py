@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import has_fit_parameter
 from torch import nn
 
 from isoadapt._utils.containers import comparable
@@ -37,7 +36,6 @@ from isoadapt.adapters._rows import (
     warn_of_large_mean,
 )
 from isoadapt.geometry import Moments
-from isoadapt.heads import LinearHead
 from isoadapt.metrics._points import codes_of
 
 _ROWS_PER_DIMENSION = 10  # with fewer, the fit is repeated on all rows if it includes the head
@@ -188,7 +186,6 @@ class PenalisedAdapter(BaseAdapter):
     ) -> Problem:
         """Check, merge and split rows, and compute head and coordinates from the training rows."""
         rows, labels = self._check_fit_input(X, y)
-        check_spread(rows)
         weights = check_frequencies(sample_weight, rows)
         share = None if self._is_exact else self.validation_fraction
         if weights is not None and self.head is not None and share:
@@ -213,10 +210,11 @@ class PenalisedAdapter(BaseAdapter):
     ) -> Problem:
         """Compute the head and the coordinates from the rows with the numbers `fitting`."""
         training = sample if validating is None else sample.take(fitting)
-        check_spread(training.X, "rows that are trained on")
-        weights = check_frequencies(training.weights, training.X)
-        head = self._initial_head(training)
-        moments = Moments().update(training.X, weights)
+        X, y, groups, weights = training
+        weights = check_frequencies(weights, X)
+        moments = Moments().update(X, weights)
+        check_spread(moments)
+        head = self._resolve_head(X, y, weights, groups)
         raw = self.coordinates == "raw" and not self._is_exact
         return Problem(
             sample=sample,
@@ -228,19 +226,6 @@ class PenalisedAdapter(BaseAdapter):
             validating=validating,
             seed=seed,
             rng=rng,
-        )
-
-    def _initial_head(self, sample: Sample) -> LinearHead | None:
-        """Return the head before training; a head without weights is fitted to repeated rows."""
-        X, y, groups, weights = sample[:4]
-        by_name = isinstance(self.head, str) or not needs_fit(self.head)
-        if by_name or weights is None or has_fit_parameter(self.head, "sample_weight"):
-            return self._resolve_head(X, y, weights, groups)
-        counts = weights.astype(np.int64)
-        if (counts != weights).any():  # which the head refuses
-            return self._resolve_head(X, y, weights, groups)
-        return self._resolve_head(
-            X.repeat(counts, axis=0), None if y is None else y.repeat(counts, axis=0)
         )
 
     def _task(self, problem: Problem, n_epochs: int | None = None) -> Task:

@@ -20,7 +20,7 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
-from isoadapt.geometry._spread import LARGEST, SMALLEST
+from isoadapt.geometry._spread import SMALLEST
 
 _MAX_MEAN_TO_SPREAD = 1e5
 _RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
@@ -44,26 +44,19 @@ class Sample(NamedTuple):
         return Sample(*parts)
 
 
-def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
+def check_spread(moments: Moments) -> None:
     """Raise ValueError if all rows are equal, or if their squares overflow or underflow."""
-    if isinstance(X, Moments):
-        overflows = not math.isfinite(float(X.scatter.trace())) or not X.scatter.isfinite().all()
-        n_samples, constant = X.count, float(X.scatter.diagonal().max()) < SMALLEST**2
-    else:
-        low, high = X.min(axis=0), X.max(axis=0)
-        largest = max(float(high.max()), -float(low.min()))
-        n_samples, overflows = len(X), largest > LARGEST
-        constant = bool((low == high).all()) or largest < SMALLEST
-    if overflows:
+    if not math.isfinite(moments.scatter.trace()):
         raise ValueError(
             "X is too large: sums of squares of its entries overflow float64; divide X by its "
             "largest absolute entry"
         )
-    if constant:
+    if moments.scatter.diagonal().max() < SMALLEST**2:
         raise ValueError(
-            f"X is constant: all {n_samples:.0f} {rows} are equal, or differ by less than about "
-            f"{SMALLEST:g}, but an adapter needs rows that differ; check that the texts differ and "
-            "that the encoder is the fine-tuned one, or divide tiny X by its largest absolute entry"
+            f"X is constant: all {moments.count:.0f} rows that are used are equal, or differ by "
+            f"less than about {SMALLEST:g}, but an adapter needs rows that differ; check that the "
+            "texts differ and that the encoder is the fine-tuned one, or divide tiny X by its "
+            "largest absolute entry"
         )
 
 

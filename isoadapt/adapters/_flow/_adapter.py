@@ -28,6 +28,7 @@ from isoadapt.adapters._rows import (
     strata,
     to_tensor,
 )
+from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
@@ -117,6 +118,8 @@ class FlowAdapter(BaseAdapter):
     best_epoch_ : int
         Number of the kept epoch, from 1. Without `alpha` it has the fewest bits/dim. With `alpha`
         it is the last epoch whose score is within one standard error of the best score.
+    head_map_ : map
+        The map from embeddings to what the head reads, which is `map_`.
     <common>
 
     Notes
@@ -220,7 +223,7 @@ class FlowAdapter(BaseAdapter):
                 "head=None: pass a head, or alpha=None to train without labels"
             )
         rows, labels = self._check_fit_input(X, y)
-        check_spread(rows)
+        check_spread(Moments().update(rows))
         refit = self._refits_head()
         if refit and not needs_fit(self.head):
             self._resolve_head(rows, labels)  # raises before training if its width is wrong
@@ -261,7 +264,7 @@ class FlowAdapter(BaseAdapter):
         device = resolve_device(self.device)
         labels = strata(y) if self._head_kind() == "classifier" else None
         fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
-        check_spread(X[fitting], "rows that are trained on")
+        check_spread(Moments().update(X[fitting]))
         network = self._make_network(X[rng.permutation(fitting)[:_START_ROWS]], generator, device)
         head, targets, score, units = None, None, None, TargetUnits.of(None)
         if y is not None:
