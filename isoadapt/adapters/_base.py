@@ -57,6 +57,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     n_features_in_: int
     _affine: ClassVar[bool] = True  # whether map_ is affine
     _invertible: ClassVar[bool] = True  # whether map_ has an inverse
+    _poor_score: ClassVar[bool] = False  # whether it may remove what separates the classes
     _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
 
     def __init_subclass__(cls) -> None:
@@ -366,9 +367,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         tags.target_tags.required = self._needs_y()
         if kind == "classifier":
             own = ClassifierTags(multi_label=True) if isinstance(self.head, str) else None
-            tags.classifier_tags = own or get_tags(self.head).classifier_tags
+            tags.classifier_tags = own or cast(Any, get_tags(self.head).classifier_tags)
+            tags.classifier_tags.poor_score = self._poor_score
         elif kind == "regressor":
-            tags.regressor_tags = RegressorTags()
+            tags.regressor_tags = RegressorTags(poor_score=self._poor_score)
             tags.target_tags.multi_output = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
-from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval
 
-from isoadapt.adapters._all_but_the_top import expect_poor_score, resolve_n_components
+from isoadapt.adapters._all_but_the_top import resolve_n_components
 from isoadapt.adapters._base import make_random_state
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter
 from isoadapt.adapters._linalg import leading_components
@@ -50,8 +49,6 @@ class ClusterIsotropy(OnePassAdapter):
     ----------
     map_ : ClusterProjection
         The fitted map, with the centres, means and components of the clusters.
-    head_map_ : map
-        The map from embeddings to what the head reads, which is `map_`.
     <common>
 
     References
@@ -80,6 +77,7 @@ class ClusterIsotropy(OnePassAdapter):
 
     _affine: ClassVar[bool] = False
     _invertible: ClassVar[bool] = False
+    _poor_score: ClassVar[bool] = True
 
     n_clusters: int = 5
     n_components: int | None = None
@@ -108,9 +106,6 @@ class ClusterIsotropy(OnePassAdapter):
         total = float(moments.covariance(ddof=0).trace())
         components = np.stack([leading_components(cov, n_removed, total) for cov in covs])
         return {"map_": ClusterProjection(centers[used], means, components)}
-
-    def __sklearn_tags__(self) -> Tags:
-        return expect_poor_score(super().__sklearn_tags__())
 
 
 def merge_equal_rows(X: NDArray[Any], weights: NDArray[Any] | None) -> tuple[Floats, Floats]:

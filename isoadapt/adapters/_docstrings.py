@@ -104,16 +104,19 @@ _OF_TRAINED = """\
         Epoch whose weights were kept, from 1.
 """
 
-_MAPS = """\
+_MAP = """\
     map_ : Affine
         The fitted map.
-    head_map_ : map
-        The map from embeddings to what the head reads, which is `map_`.
 """
 
 _OF_MOMENTS = """\
     moments_ : Moments
         Count, mean and scatter of all rows that the adapter was fitted to.
+"""
+
+_HEAD_MAP = """\
+    head_map_ : map
+        The map from embeddings to what the head reads, which is `map_`.
 """
 
 _COMMON = """\
@@ -130,9 +133,10 @@ _COMMON = """\
 _PARTS = {
     "parameters": _TRAINED,
     "head": _HEAD,
-    "attributes": _MAPS + _OF_TRAINED + _COMMON,
-    "moments": _MAPS + _OF_MOMENTS + _COMMON,
-    "common": _COMMON,
+    "attributes": _MAP + _OF_TRAINED + _HEAD_MAP + _COMMON,
+    "moments": _MAP + _OF_MOMENTS + _HEAD_MAP + _COMMON,
+    "common": _HEAD_MAP + _COMMON,
+    "head attributes": _COMMON,
 }
 
 

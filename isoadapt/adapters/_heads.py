@@ -49,7 +49,8 @@ def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tupl
             "of labels, to head='logistic' or to a multi-label head"
         )
     try:
-        check_classification_targets(y)
+        with np.errstate(invalid="ignore"):  # infinity is refused with the rows
+            check_classification_targets(y)
     except ValueError as error:
         raise ValueError(f"{error} Or use head='ridge' instead of head={head!r}.") from error
     return y, False

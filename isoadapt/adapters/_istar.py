@@ -164,7 +164,8 @@ class _ExactShrinkage(Penalty):
     def refresh(self, network: AdapterNetwork) -> None:
         self._n_steps = 0
         if self.detached:
-            self.prior_cov = self._outputs_covariance(network).detach()
+            root = self._outputs_root(network).detach()
+            self.prior_cov = root @ root.mT
 
     def on_validation(self, network: AdapterNetwork) -> Tensor | None:
         if self.validation_cov is None:
@@ -178,9 +179,9 @@ class _ExactShrinkage(Penalty):
     def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
         if self.detached and torch.is_grad_enabled():
             return self.loss(points, self.prior_cov)
-        if not torch.is_grad_enabled():
-            return self.loss(points, self._outputs_covariance(network))
         root = self._outputs_root(network)
+        if not torch.is_grad_enabled():
+            return self.loss(points, root @ root.mT)
         norm = self._renewed_squared_norm(root.detach())
         return self.loss(points, FactoredCovariance(root, norm))
 
@@ -193,11 +194,6 @@ class _ExactShrinkage(Penalty):
         else:
             self._squared_norm.renew(due, root)
         return self._squared_norm
-
-    def _outputs_covariance(self, network: AdapterNetwork) -> Tensor:
-        """Return the outputs' covariance Σ_S (K, d, d)."""
-        root = self._outputs_root(network)
-        return root @ root.mT
 
     def _outputs_root(self, network: AdapterNetwork) -> Tensor:
         """Return a root B (K, d, d) of the outputs' covariance BBᵀ."""

@@ -33,7 +33,6 @@ from isoadapt.adapters._rows import (
     restore_on_failure,
     split_rows,
     strata,
-    warn_of_large_mean,
 )
 from isoadapt.geometry import Moments
 from isoadapt.metrics._points import codes_of
@@ -153,7 +152,6 @@ class PenalisedAdapter(BaseAdapter):
 
     def _fit(self, problem: Problem) -> Self:
         """Train by mini-batches and set the fitted attributes."""
-        warn_of_large_mean(problem.moments)
         task = self._task(problem)
         if task.weight:
             for message in task.penalty.batch_warnings(problem, self.batch_size):
@@ -191,8 +189,7 @@ class PenalisedAdapter(BaseAdapter):
         if weights is not None and self.head is not None and share:
             self._check_scoring_takes_weights()
         row_groups = None if groups is None else codes_of(groups, len(rows), "groups")[1]
-        used = share or needs_fit(self.head) or self.ridge == "auto"
-        sample = distinct_rows(rows, labels, row_groups if used else None, weights)
+        sample = distinct_rows(rows, labels, row_groups, weights)
         self._check_combination()
         rng = make_random_state(self.random_state)
         seed = int(rng.randint(2**31))

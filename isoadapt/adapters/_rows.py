@@ -16,13 +16,11 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from isoadapt._utils.containers import as_values
-from isoadapt._utils.messages import warn
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.geometry._spread import SMALLEST
 
-_MAX_MEAN_TO_SPREAD = 1e5
 _RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
@@ -60,18 +58,6 @@ def check_spread(moments: Moments) -> None:
         )
 
 
-def warn_of_large_mean(moments: Moments) -> None:
-    """Warn if the mean is so large that float32 loses the differences between the rows."""
-    spread = math.sqrt(moments.covariance().trace())
-    size = float(moments.mean.norm())
-    if size > _MAX_MEAN_TO_SPREAD * spread:
-        warn(
-            f"the mean of X is {size / spread:.1g} times as large as its spread, so training in "
-            "float32 loses precision: subtract the mean from X first, or use an adapter that "
-            "computes in float64, such as LogitPreservingWhitening"
-        )
-
-
 def check_frequencies(
     sample_weight: ArrayLike | None, X: NDArray[Any], before: float = 0.0
 ) -> NDArray[Any] | None:
@@ -91,49 +77,21 @@ def check_frequencies(
 def distinct_rows(
     X: NDArray[Any], y: NDArray[Any] | None, groups: NDArray[Any] | None, weights: Floats | None
 ) -> Sample:
-    """Drop rows of weight zero, and merge equal rows into one row with their summed weight.
-
-    Rows are equal if their labels and groups are equal too. The result does not depend on whether
-    repetitions are written as rows or as weights, nor on their order. If all remaining weights are
-    1, the rows keep their order. `X` is returned without a copy if every row is kept.
-    """
-    codes = None if groups is None else _codes(groups)
-    keys = row_hashes(X)
-    if weights is None:
-        if len(np.unique(keys)) == len(X):
-            return Sample(X, y, codes, None)
-        weights = np.ones(len(X))
+    """Merge rows of equal X, y and group, unless all weights are 1; drop those of weight 0."""
+    weights = np.ones(len(X)) if weights is None else weights
     positive = np.flatnonzero(weights)
-    order, counts = _merged(keys, y, codes, weights, positive)
+    labels = [] if y is None else [_codes(column) for column in (y.T if y.ndim == 2 else [y])]
+    codes = [] if groups is None else [_codes(groups)]
+    columns = np.column_stack([row_hashes(X), *(c.astype(np.uint64) for c in labels + codes)])
+    _, first, inverse = np.unique(columns[positive], axis=0, return_index=True, return_inverse=True)
+    counts = np.bincount(inverse.ravel(), weights[positive])
     once = len(counts) == len(positive) and bool((counts == 1).all())
-    if once and len(positive) == len(X):
-        return Sample(X, y, codes, None)
-    order = positive if once else order
-    labels = None if y is None else y[order]
+    order: Any = positive[first]  # the same for repeated rows as for weights
+    if once:
+        order = slice(None) if len(positive) == len(X) else positive
     # Without renumbering, dropping a row and giving it weight zero would have different results.
-    left = None if codes is None else _codes(codes[order])
-    return Sample(X[order], labels, left, None if once else counts)
-
-
-def _merged(
-    keys: NDArray[np.uint64],
-    y: NDArray[Any] | None,
-    groups: Index | None,
-    weights: Floats,
-    positive: Index,
-) -> tuple[Index, Floats]:
-    """Return one row number and the summed weight of each set of equal rows, in canonical order."""
-    columns: list[NDArray[Any]] = [keys]
-    if y is not None:
-        columns += [_codes(column) for column in (y.T if y.ndim == 2 else [y])]
-    if groups is not None:
-        columns.append(groups)
-    columns = [column[positive] for column in columns]
-    order = np.lexsort(columns[::-1])
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = np.any([column[order[1:]] != column[order[:-1]] for column in columns], axis=0)
-    starts = np.flatnonzero(new)
-    return positive[order[starts]], np.add.reduceat(weights[positive[order]], starts)
+    left = None if groups is None else _codes(groups[order])
+    return Sample(X[order], None if y is None else y[order], left, None if once else counts)
 
 
 def _codes(values: NDArray[Any]) -> Index:

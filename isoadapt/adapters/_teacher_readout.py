@@ -95,7 +95,7 @@ class TeacherReadout(BaseAdapter):
     moments_ : Folds
         Moments of the columns of X and y in each fold, about 40 bytes times the square of their
         number; only after ``partial_fit``, which continues with them.
-    <common>
+    <head attributes>
 
     Examples
     --------

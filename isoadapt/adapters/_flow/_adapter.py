@@ -118,8 +118,6 @@ class FlowAdapter(BaseAdapter):
     best_epoch_ : int
         Number of the kept epoch, from 1. Without `alpha` it has the fewest bits/dim. With `alpha`
         it is the last epoch whose score is within one standard error of the best score.
-    head_map_ : map
-        The map from embeddings to what the head reads, which is `map_`.
     <common>
 
     Notes
