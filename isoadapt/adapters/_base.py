@@ -111,8 +111,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             If X does not have as many features as the adapted embeddings.
         """
         check_is_fitted(self)
-        X = as_matrix(X)
-        rows: NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], estimator=self)
+        rows = check_array(as_matrix(X), dtype=[np.float64, np.float32], estimator=self)
         if rows.shape[1] != self._n_features_out:
             raise ValueError(
                 f"X has {rows.shape[1]} features, but {type(self).__name__}.transform returns "
@@ -234,18 +233,13 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         if self.head is None:
             return metrics.isoscore(map_rows(self.map_, self._check_rows(X)))
-        return self._score_head(X, y, sample_weight)
-
-    def _score_head(
-        self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None
-    ) -> float:
         if y is None:
             raise ValueError("y=None, but the score of a head requires y: pass labels or values")
         return self._ask_head("score", X, y, sample_weight)
 
     @property
     def head_map_(self) -> Map:
-        """The map from embeddings to what the head reads: `map_` in most adapters."""
+        """The map from embeddings to what the head reads: `map_` in all but TeacherReadout."""
         return self.map_
 
     def _ask_head(self, method: str, X: ArrayLike, *args: Any) -> Any:
@@ -276,17 +270,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             "reset": reset,
             **options,
         }
-        rows: NDArray[Any]
-        targets: NDArray[Any]
         if not self._needs_y() or y is None:
             unused = None if self._needs_y() else "no_validation"
-            rows = validate_data(self, X, y=unused, **options)
-            return rows, None
+            return validate_data(self, X, y=unused, **options), None
         y, several = read_targets(self.head, y, numeric, self._refits_head())
-        rows, targets = validate_data(
-            self, X, y, multi_output=several, y_numeric=numeric, **options
-        )
-        return rows, targets
+        return validate_data(self, X, y, multi_output=several, y_numeric=numeric, **options)
 
     def _resolve_head(
         self,

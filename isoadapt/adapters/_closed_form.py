@@ -1,7 +1,7 @@
 """Base classes of adapters that are computed in closed form, in one pass over the rows."""
 
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
@@ -71,13 +71,12 @@ class OnePassAdapter(BaseAdapter):
             refuse_chunks(X, why)
         elif in_chunks(X) or (is_memmap(X) and sample_weight is None):
             return self._fit_chunks(X, sample_weight)
-        rows, targets = self._check_fit_input(X, y)
+        rows, targets = self._check_fit_input(cast(ArrayLike, X), y)
         weights = check_frequencies(sample_weight, rows)
         moments = Moments().update(rows, weights)
         check_spread(moments)
         refit = self._refits_head()
-        fitted_later = refit and needs_fit(self.head)
-        head = None if fitted_later else self._resolve_head(rows, targets, weights)
+        head = None if refit else self._resolve_head(rows, targets, weights)
         fitted = self._fit_rows(rows, weights, moments, head)
         if refit:
             head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
@@ -149,9 +148,7 @@ class MomentsAdapter(OnePassAdapter):
         refuse_chunks(X, "partial_fit takes one chunk at a time")
         first = not hasattr(self, "moments_")
         rows, _ = self._check_fit_input(X, None, reset=first, ensure_min_samples=2 if first else 1)
-        seen = 0.0 if first else self.moments_.count
-        weights = check_frequencies(sample_weight, rows, seen)
-        moments = Moments().update(rows, weights)
+        moments = Moments().update(rows, check_frequencies(sample_weight, rows))
         if not first:
             moments.merge(self.moments_)
         return self._fit_to_moments(moments)

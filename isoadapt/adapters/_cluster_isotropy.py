@@ -13,7 +13,7 @@ from isoadapt.adapters._all_but_the_top import resolve_n_components
 from isoadapt.adapters._base import make_random_state
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter
 from isoadapt.adapters._linalg import leading_components
-from isoadapt.adapters._maps import ClusterProjection, Floats, nearest_center
+from isoadapt.adapters._maps import ClusterProjection, nearest_center
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
@@ -94,7 +94,10 @@ class ClusterIsotropy(OnePassAdapter):
         head: LinearHead | None,
     ) -> dict[str, Any]:
         n_removed = resolve_n_components(self.n_components, X.shape[1])
-        rows, counts = merge_equal_rows(X, weights)
+        weights = np.ones(len(X)) if weights is None else weights
+        positive = weights > 0
+        rows, inverse = np.unique(X[positive].astype(np.float64), axis=0, return_inverse=True)
+        counts = np.bincount(inverse.ravel(), weights[positive])
         rng = make_random_state(self.random_state)
         kmeans = KMeans(min(self.n_clusters, len(rows)), n_init=_N_INIT, random_state=rng)
         centers = kmeans.fit(rows, sample_weight=counts).cluster_centers_
@@ -106,11 +109,3 @@ class ClusterIsotropy(OnePassAdapter):
         total = float(moments.covariance(ddof=0).trace())
         components = np.stack([leading_components(cov, n_removed, total) for cov in covs])
         return {"map_": ClusterProjection(centers[used], means, components)}
-
-
-def merge_equal_rows(X: NDArray[Any], weights: NDArray[Any] | None) -> tuple[Floats, Floats]:
-    """Return the distinct rows of positive weight, sorted, and their summed weights."""
-    if weights is not None:
-        X, weights = X[weights > 0], weights[weights > 0]
-    rows, inverse = np.unique(X.astype(np.float64), axis=0, return_inverse=True)
-    return rows, np.bincount(inverse.ravel(), weights).astype(np.float64)

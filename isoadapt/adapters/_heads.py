@@ -191,17 +191,13 @@ def _left_out(folds: Index) -> list[NDArray[np.bool_]]:
 
 def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | None) -> None:
     """Raise ValueError if a classifier would see one class."""
-    classifies = PROBES[kind] == "classifier" if isinstance(kind, str) else is_classifier(kind)
-    if not classifies:
-        return
-    rows = y if sample_weight is None else y[np.asarray(sample_weight) > 0]
-    classes = np.unique(rows, axis=None if rows.ndim == 1 else 0)
-    if len(classes) < 2:
-        weighted = "" if sample_weight is None else " among the rows of positive weight"
+    classifies = kind == "logistic" if isinstance(kind, str) else is_classifier(kind)
+    rows = y if sample_weight is None else y[sample_weight > 0]
+    if classifies and len(classes := np.unique(rows, axis=0 if y.ndim > 1 else None)) < 2:
         raise ValueError(
-            f"y has only one class, {classes[0]!s}{weighted}, while head={kind!r} needs 2 or more: "
-            "pass rows of every class, a LinearHead that is fitted already, or, with an adapter "
-            "that needs no head, head=None"
+            f"y has only one class, {classes[0]!s}, in rows of positive weight, while "
+            f"head={kind!r} needs 2 or more: pass rows of every class, a LinearHead that is fitted "
+            "already, or, with an adapter that needs no head, head=None"
         )
 
 

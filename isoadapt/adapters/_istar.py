@@ -13,7 +13,7 @@ from isoadapt.adapters._engine._network import AdapterNetwork
 from isoadapt.adapters._engine._task import Penalty, Problem, stacked
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._rows import to_tensor
-from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm, isoscore_from_covariance
+from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points
 
@@ -101,13 +101,11 @@ class IStarAdapter(WeightedPenaltyAdapter):
         least_rows = fewest_points(self.zeta, self.bias_corrected)
         if not self.zeta:
             return Penalty(loss, least_rows, shared=True, shifts=False)
-        cov = None if self.bias_corrected else problem.validation_cov
         return _ExactShrinkage(
             loss,
             to_tensor(problem.inputs_root, device)[None],
             [_steps_between(self.zeta, self._rates(problem.coordinates.n_read).lr)],
             self.shrinkage == "detached",
-            None if cov is None else to_tensor(cov, device)[None],
             least_rows,
         )
 
@@ -126,8 +124,7 @@ def _steps_between(zeta: float, lr: float) -> int:
 class _ExactShrinkage(Penalty):
     """IsoScore* with Σ_S of the outputs, from a root of the covariance of the inputs.
 
-    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members, and `validation_cov`, of
-    shape (K or 1, d, d), the inputs' covariance on the validation rows. In training, ‖Σ_S‖² and
+    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members. In training, ‖Σ_S‖² and
     its gradient are computed exactly every `steps[k]` steps and estimated in between, because they
     take longer than all other operations of a step; everything else is exact.
     """
@@ -138,13 +135,11 @@ class _ExactShrinkage(Penalty):
         inputs_root: Tensor,
         steps: Sequence[int],
         detached: bool,
-        validation_cov: Tensor | None,
         least_rows: int = 1,
     ) -> None:
         super().__init__(loss, least_rows, shifts=False)
         self.zeta, self.bias_corrected = loss.zeta, loss.bias_corrected
         self.inputs_root, self.steps, self.detached = inputs_root, list(steps), detached
-        self.validation_cov = validation_cov
         self._n_steps = 0  # in this epoch
         self._squared_norm: SquaredNorm | None = None  # the last exact one of each member
 
@@ -152,13 +147,11 @@ class _ExactShrinkage(Penalty):
         members = (self, *others)
         zetas = torch.tensor([member.zeta for member in members], device=self.inputs_root.device)
         zeta = zetas if others else self.zeta
-        covs = [each.validation_cov for each in members if each.validation_cov is not None]
         return _ExactShrinkage(
             IsoScoreLoss(zeta, "linear", self.bias_corrected).to(self.inputs_root.device),
             stacked([member.inputs_root for member in members]),
             [own for member in members for own in member.steps],
             self.detached,
-            stacked(covs) if covs else None,  # all members have one, or none
         )
 
     def refresh(self, network: AdapterNetwork) -> None:
@@ -166,15 +159,6 @@ class _ExactShrinkage(Penalty):
         if self.detached:
             root = self._outputs_root(network).detach()
             self.prior_cov = root @ root.mT
-
-    def on_validation(self, network: AdapterNetwork) -> Tensor | None:
-        if self.validation_cov is None:
-            return None
-        root, weight = self.inputs_root, network.weight
-        zeta = torch.as_tensor(self.zeta).to(root).reshape(-1, 1, 1)
-        training_cov = root.square().diag_embed() if root.ndim == 2 else root @ root.mT
-        cov = weight @ self.validation_cov.lerp(training_cov, zeta) @ weight.mT
-        return 1 - isoscore_from_covariance(cov).clamp(0, 1)
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
         if self.detached and torch.is_grad_enabled():

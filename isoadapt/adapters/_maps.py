@@ -101,19 +101,6 @@ class Affine(NamedTuple):
         return Affine(self.matrix @ first.matrix, self.matrix @ first.offset + self.offset)
 
 
-class FirstColumns(NamedTuple):
-    """The map that selects the first columns."""
-
-    n_features_out: int
-
-    def __call__(self, X: Floats) -> Floats:
-        return X[:, : self.n_features_out]
-
-    def after(self, first: Affine) -> Affine:
-        """Compose this map with an affine map that is applied first."""
-        return Affine(first.matrix[: self.n_features_out], first.offset[: self.n_features_out])
-
-
 class ClusterProjection(NamedTuple):
     """The map z = (I - VᵀV)(h - m), with m and V of the cluster whose centre is nearest to h."""
 

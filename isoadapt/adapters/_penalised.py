@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -186,8 +187,12 @@ class PenalisedAdapter(BaseAdapter):
         rows, labels = self._check_fit_input(X, y)
         weights = check_frequencies(sample_weight, rows)
         share = None if self._is_exact else self.validation_fraction
-        if weights is not None and self.head is not None and share:
-            self._check_scoring_takes_weights()
+        scored = share and self.head is not None and self.scoring is not None
+        if weights is not None and scored and not takes_weights(get_scorer(self.scoring)):
+            raise ValueError(
+                f"scoring={self.scoring!r} does not support sample_weight, but sample_weight was "
+                "given: use a scoring that does, scoring=None, or validation_fraction=None"
+            )
         row_groups = None if groups is None else codes_of(groups, len(rows), "groups")[1]
         sample = distinct_rows(rows, labels, row_groups, weights)
         self._check_combination()
@@ -208,7 +213,6 @@ class PenalisedAdapter(BaseAdapter):
         """Compute the head and the coordinates from the rows with the numbers `fitting`."""
         training = sample if validating is None else sample.take(fitting)
         X, y, groups, weights = training
-        weights = check_frequencies(weights, X)
         moments = Moments().update(X, weights)
         check_spread(moments)
         head = self._resolve_head(X, y, weights, groups)
@@ -284,13 +288,6 @@ class PenalisedAdapter(BaseAdapter):
         own = self._batchable_params
         return type(self), *((name, comparable(value)) for name, value in shared if name not in own)
 
-    def _check_scoring_takes_weights(self) -> None:
-        if self.scoring is not None and not takes_weights(get_scorer(self.scoring)):
-            raise ValueError(
-                f"scoring={self.scoring!r} does not support sample_weight, but sample_weight was "
-                "given: use a scoring that does, scoring=None, or validation_fraction=None"
-            )
-
     def _check_combination(self) -> None:
         """Raise ValueError if parameters exclude each other."""
         if self.head is None and self.head_training != "frozen":
@@ -305,23 +302,19 @@ def train_adapters(
     tasks: Sequence[Task],
     tick: Callable[[int], Any] = lambda n_stopped: None,
 ) -> list[Result]:
-    """Train the tasks of adapters, a second time on all rows where that helps their heads.
-
-    The second fit runs for as many epochs as the first one kept. After each epoch of the first
-    training, `tick` is called with the number of adapters that stopped in it.
-    """
+    """Train tasks, again on all rows for the kept number of epochs where that helps the head."""
     results = train(tasks, tick)
-    whole: dict[int, Problem] = {}  # one for all adapters with the same rows and split
-    again: dict[int, Task] = {}
-    for k, (adapter, task) in enumerate(zip(adapters, tasks, strict=True)):
-        problem = task.problem
-        if results[k].error is None and adapter._fits_twice(problem):
-            if id(problem) not in whole:
-                rows = np.arange(len(problem.sample.X))
-                whole[id(problem)] = adapter._problem(
-                    problem.sample, rows, None, problem.seed, problem.rng
-                )
-            again[k] = adapter._task(whole[id(problem)], results[k].choice.best_epoch)
+
+    @cache
+    def on_all_rows(problem: Problem) -> Problem:
+        rows = np.arange(len(problem.sample.X))
+        return adapters[0]._problem(problem.sample, rows, None, problem.seed, problem.rng)
+
+    again = {
+        k: adapter._task(on_all_rows(task.problem), results[k].choice.best_epoch)
+        for k, (adapter, task) in enumerate(zip(adapters, tasks, strict=True))
+        if results[k].error is None and adapter._fits_twice(task.problem)
+    }
     for k, second in zip(again, train(list(again.values())), strict=True):
         results[k] = replace(second, choice=results[k].choice)
     return results

@@ -21,6 +21,7 @@ from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.geometry._spread import SMALLEST
 
+_LEAST_COUNT = 1 + 1e-4  # sum of weights that is not 1 up to rounding in float32
 _RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
@@ -43,7 +44,12 @@ class Sample(NamedTuple):
 
 
 def check_spread(moments: Moments) -> None:
-    """Raise ValueError if all rows are equal, or if their squares overflow or underflow."""
+    """Raise ValueError for too little weight, equal rows, or squares that over- or underflow."""
+    if moments.count < _LEAST_COUNT:
+        raise ValueError(
+            f"sample_weight sums to {moments.count:g} in the rows that are used, but frequency "
+            "weights must sum to more than 1: multiply them by the number of rows, or pass counts"
+        )
     if not math.isfinite(moments.scatter.trace()):
         raise ValueError(
             "X is too large: sums of squares of its entries overflow float64; divide X by its "
@@ -58,20 +64,12 @@ def check_spread(moments: Moments) -> None:
         )
 
 
-def check_frequencies(
-    sample_weight: ArrayLike | None, X: NDArray[Any], before: float = 0.0
-) -> NDArray[Any] | None:
-    """Validate weights in float64; with `before`, of earlier rows, they must sum to more than 1."""
+def check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArray[Any] | None:
+    """Validate weights, and return them in float64."""
     if sample_weight is None:
         return None
     given = as_values(sample_weight, "sample_weight", numeric=True)
-    weights = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
-    if before + weights.sum() <= 1:
-        raise ValueError(
-            f"sample_weight sums to {weights.sum():g}, but frequency weights must sum to more than "
-            "1: multiply them by the number of rows, or pass counts"
-        )
-    return weights
+    return _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
 
 
 def distinct_rows(
@@ -84,7 +82,7 @@ def distinct_rows(
     codes = [] if groups is None else [_codes(groups)]
     columns = np.column_stack([row_hashes(X), *(c.astype(np.uint64) for c in labels + codes)])
     _, first, inverse = np.unique(columns[positive], axis=0, return_index=True, return_inverse=True)
-    counts = np.bincount(inverse.ravel(), weights[positive])
+    counts = np.bincount(inverse.ravel(), weights[positive]).astype(np.float64)
     once = len(counts) == len(positive) and bool((counts == 1).all())
     order: Any = positive[first]  # the same for repeated rows as for weights
     if once:

@@ -19,7 +19,7 @@ from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._linalg import descending_eigh, row_space
-from isoadapt.adapters._maps import Affine, FirstColumns, Floats, map_rows
+from isoadapt.adapters._maps import Affine, Floats, map_rows
 from isoadapt.adapters._ridge_path import (
     NO_ROWS,
     Folds,
@@ -82,7 +82,7 @@ class TeacherReadout(BaseAdapter):
     ----------
     map_ : Affine
         The fitted map.
-    head_map_ : FirstColumns
+    head_map_ : Affine
         The map from X to the head's input: its first columns, and all of them without a head.
     readout_ : Affine
         The map from X to T̂; with ``space="teacher"`` it is `map_`.
@@ -241,9 +241,10 @@ class TeacherReadout(BaseAdapter):
         )
 
     @property
-    def head_map_(self) -> FirstColumns:
+    def head_map_(self) -> Affine:
         """The map from embeddings to what the head reads: the first columns."""
-        return FirstColumns((self.head_ or self).n_features_in_)
+        width = (self.head_ or self).n_features_in_
+        return Affine(np.eye(width, self.n_features_in_), np.zeros(width))
 
     def _check_pair(self, X: Any, y: Any, **options: Any) -> tuple[NDArray[Any], Floats]:
         """Validate rows and the teacher's vectors, which are scaled to unit length."""
@@ -259,7 +260,7 @@ class TeacherReadout(BaseAdapter):
         rows, targets = self._check_pair(X, y, reset=first, **least)
         groups = as_values(groups, "groups")
         check_consistent_length(rows, groups)
-        weights = check_frequencies(sample_weight, rows, before=np.inf)
+        weights = check_frequencies(sample_weight, rows)
         return add_rows(folds, rows, targets, weights, groups)
 
     def _find_head(self) -> LinearHead | None:
@@ -281,8 +282,6 @@ class TeacherReadout(BaseAdapter):
     def _solve(self, folds: Folds) -> Self:
         parts = [part for part in folds.parts if part is not None]
         total, p = merged(parts), self.n_features_in_
-        if total.count <= 1:
-            raise ValueError("sample_weight sums to 1 or less over all rows: pass counts of rows")
         check_spread(Moments._of(total.count, total.mean[:p], total.scatter[:p, :p]))
         head = self._find_head()
         self.ridge_, error = choose_ridge(parts, p, self.ridge)
