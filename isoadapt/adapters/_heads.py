@@ -77,12 +77,7 @@ def fit_head(
     groups: NDArray[Any] | None = None,
     map_: Any = None,
 ) -> LinearHead:
-    """Fit a linear head to embeddings (n_samples, n_features), or to what `map_` makes of them.
-
-    "logistic" and "ridge" choose their penalty by the loss on left-out folds, which keep equal rows
-    and groups whole. The folds are those of `X`, because the rounding of `map_` can vary. Features
-    without variance get weight zero. For an indicator matrix, each label is fitted alone.
-    """
+    """Fit a linear head to embeddings (n_samples, n_features), or to what `map_` makes of them."""
     _check_targets(kind, y, sample_weight)
     if kind == "logistic" and y.ndim == 2:
         return _fit_labels(X, y, sample_weight, groups, map_)
@@ -99,6 +94,7 @@ def fit_head(
     live = ~dead | dead.all()
     scale = np.sqrt(variances[live].mean()) or 1.0
     rows = (rows - mean)[:, live] / scale
+    # Of X, because the rounding of map_ can vary.
     folds = fold_numbers(sample.X, labels if kind == "logistic" else None, sample.groups, _N_FOLDS)
     fit = _fit_logistic if kind == "logistic" else _fit_ridge
     # The rows are valid, and for few of them the checks would take longer than the regressions.
@@ -126,11 +122,7 @@ def _fit_labels(
 
 
 def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:
-    """Fit a logistic regression whose C has the smallest log loss on left-out folds.
-
-    On few rows this loss hardly tells values of C apart, so a log-normal prior of C, whose standard
-    deviation is a factor of ten, is added to the loss of all rows.
-    """
+    """Fit a logistic regression whose C has the smallest log loss on left-out folds."""
     classes, codes = np.unique(y, return_inverse=True)
     counts = np.bincount(folds * len(classes) + codes, minlength=_N_FOLDS * len(classes))
     held_out, d = _left_out(folds), X.shape[1]
@@ -140,6 +132,7 @@ def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> 
 
     def cost(power: float) -> float:
         if power not in costs:
+            # A log-normal prior of C, a factor of ten wide: few rows hardly tell its values apart.
             costs[power] = (power - _START) ** 2 / 2
             for held, model in zip(held_out, models, strict=True):
                 model.set_params(C=10**power / d).fit(X[~held], codes[~held], weights[~held])

@@ -111,11 +111,9 @@ class IStarAdapter(WeightedPenaltyAdapter):
 
 
 def _steps_between(zeta: float, lr: float) -> int:
-    """Steps from one exact computation of ‖Σ_S‖² to the next.
-
-    The error of the estimate grows as the weights move. Of the squared norm of the mixture, it
-    concerns the share ζ²; if the rest, which is exact, is small, training exploits the error.
-    """
+    """Steps from one exact computation of ‖Σ_S‖² to the next."""
+    # The error of the estimate grows as the weights move. Of the squared norm of the mixture, it
+    # concerns the share ζ²; if the rest, which is exact, is small, training exploits the error.
     zeta, lr = max(zeta, 1e-3), max(lr, 1e-6)
     limit = min(_STEPS, _SHARE * (1 / zeta**2 - 1), _MOVE / (lr * zeta))
     return max(1, int(limit + 1e-6))

@@ -65,13 +65,12 @@ class PenalisedAdapter(BaseAdapter):
         "verbose": ["verbose"],
     }
 
+    # These parameters may differ between adapters that are trained together.
     _batchable_params: ClassVar[frozenset[str]] = frozenset(
         {"lr", "weight_decay", "random_state", "ridge", "smoothing", "verbose"}
     )
-    """Names of the parameters that may differ between adapters that are trained together."""
 
-    _is_exact = False
-    """Whether the fit needs no mini-batches, according to the parameters."""
+    _is_exact = False  # whether the fit needs no mini-batches, according to the parameters
 
     head: Any = field(default="logistic", kw_only=False)
     balance: str | None = None

@@ -94,10 +94,7 @@ def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) ->
 
 
 def standardised_path(moments: Moments, p: int, ridges: Sequence[float]) -> Iterator[Floats]:
-    """Yield, for each ridge of p standardised columns, the coefficients (p, q) of centred ones.
-
-    The other q columns are the targets.
-    """
+    """Yield coefficients (p, q) of p columns, standardised for the ridge; others are targets."""
     scatter = moments.scatter.numpy()
     variances = scatter.diagonal()[:p] / moments.count
     live = ~dead_dimensions(variances)
@@ -131,21 +128,12 @@ def choose_ridge(parts: Sequence[Moments], p: int, ridge: float | str) -> tuple[
 
 def _held_out_errors(parts: Sequence[Moments], p: int, ridges: Sequence[float]) -> list[float]:
     """Sum, for each ridge, the squared errors on each part of the fits to the other parts."""
-    found = [
-        _errors_on(part, [*parts[:number], *parts[number + 1 :]], p, ridges)
-        for number, part in enumerate(parts)
-    ]
-    return [sum(each) for each in zip(*found, strict=True)]
-
-
-def _errors_on(
-    part: Moments, others: Sequence[Moments], p: int, ridges: Sequence[float]
-) -> list[float]:
-    """Squared errors on a part, for each ridge, of the fit to other parts."""
-    fit, errors = merged(others), []
-    scatter, step = part.scatter.numpy(), (part.mean - fit.mean).numpy()
-    for coef in standardised_path(fit, p, ridges):
-        offset = step[p:] - step[:p] @ coef
-        error = float(scatter[p:, p:].trace() + part.count * (offset @ offset))
-        errors.append(error + float(np.vdot(coef, scatter[:p, :p] @ coef - 2 * scatter[:p, p:])))
-    return errors
+    errors = np.zeros(len(ridges))
+    for number, part in enumerate(parts):
+        fit = merged([*parts[:number], *parts[number + 1 :]])
+        scatter, step = part.scatter.numpy(), (part.mean - fit.mean).numpy()
+        for place, coef in enumerate(standardised_path(fit, p, ridges)):
+            offset = step[p:] - step[:p] @ coef
+            errors[place] += scatter[p:, p:].trace() + part.count * (offset @ offset)
+            errors[place] += np.vdot(coef, scatter[:p, :p] @ coef - 2 * scatter[:p, p:])
+    return errors.tolist()

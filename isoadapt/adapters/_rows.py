@@ -112,12 +112,7 @@ def split_rows(
     rng: np.random.RandomState,
     groups: Index | None = None,
 ) -> tuple[Index, Index | None]:
-    """Return sorted numbers of the training rows and of the validation rows.
-
-    The latter are None if fewer than 4 rows would be left on a side. Without groups, the split is
-    stratified if each class has at least two rows, and every class has a training row. Each group,
-    numbered from 0, stays on one side.
-    """
+    """Return sorted numbers of training and of validation rows, None if a side would be small."""
     rows, n_valid = np.arange(n), round(n * (fraction or 0))
     if min(n_valid, n - n_valid) < _MIN_ROWS:
         return rows, None

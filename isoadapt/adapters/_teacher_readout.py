@@ -250,8 +250,12 @@ class TeacherReadout(BaseAdapter):
         """Validate rows and the teacher's vectors, which are scaled to unit length."""
         refuse_chunks(X, "TeacherReadout takes a matrix, a memory map or a dask array")
         options |= {"dtype": [np.float64, np.float32], "order": "C", "multi_output": True}
-        rows, vectors = validate_data(self, as_matrix(X), as_values(y), **options)
-        return rows, _unit_vectors(vectors)
+        rows, y = validate_data(self, as_matrix(X), as_values(y), **options)
+        vectors = y.astype(np.float64).reshape(len(y), -1)
+        for norm in (np.inf, 2):  # the first prevents overflow
+            sizes = np.linalg.norm(vectors, norm, axis=1, keepdims=True)
+            vectors = vectors / np.where(sizes > 0, sizes, 1.0)
+        return rows, vectors
 
     def _add_chunk(self, folds: Folds, X: Any, y: Any, sample_weight: Any, groups: Any) -> Folds:
         """Return folds with more rows."""
@@ -342,12 +346,3 @@ def _chunks(X: Any, y: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
         yield tuple(each.compute() if is_dask(each) else each for each in rows)
         for each in maps:
             unmap_pages(each)
-
-
-def _unit_vectors(y: NDArray[Any]) -> Floats:
-    """Scale vectors to unit length; zeros stay zeros."""
-    vectors = y.astype(np.float64).reshape(len(y), -1)
-    for norm in (np.inf, 2):  # the first prevents overflow
-        sizes = np.linalg.norm(vectors, norm, axis=1, keepdims=True)
-        vectors = vectors / np.where(sizes > 0, sizes, 1.0)
-    return vectors
