@@ -116,7 +116,6 @@ class TestHead:
         ("logistic", Y + 1, "indicator matrix"),
         (ONE_LABEL, Y, "one label"),
         (HEAD, [["toxic", "rude"] if row[0] else ["spam"] for row in Y], "MultiLabelBinarizer"),
-        (MultiOutputClassifier(LogisticRegression()), Y[:, 0], "OneVsRestClassifier"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:A column-vector y")

@@ -111,11 +111,9 @@ class IStarAdapter(WeightedPenaltyAdapter):
 
 
 def _steps_between(zeta: float, lr: float) -> int:
-    """Steps from one exact computation of ‖Σ_S‖² to the next.
-
-    The error of the estimate grows as the weights move. Of the squared norm of the mixture, it
-    concerns the share ζ²; if the rest, which is exact, is small, training exploits the error.
-    """
+    """Steps from one exact computation of ‖Σ_S‖² to the next."""
+    # The error of the estimate grows as the weights move. Of the squared norm of the mixture, it
+    # concerns the share ζ²; if the rest, which is exact, is small, training exploits the error.
     zeta, lr = max(zeta, 1e-3), max(lr, 1e-6)
     limit = min(_STEPS, _SHARE * (1 / zeta**2 - 1), _MOVE / (lr * zeta))
     return max(1, int(limit + 1e-6))
@@ -157,14 +155,15 @@ class _ExactShrinkage(Penalty):
     def refresh(self, network: AdapterNetwork) -> None:
         self._n_steps = 0
         if self.detached:
-            self.prior_cov = self._outputs_covariance(network).detach()
+            root = self._outputs_root(network).detach()
+            self.prior_cov = root @ root.mT
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
         if self.detached and torch.is_grad_enabled():
             return self.loss(points, self.prior_cov)
-        if not torch.is_grad_enabled():
-            return self.loss(points, self._outputs_covariance(network))
         root = self._outputs_root(network)
+        if not torch.is_grad_enabled():
+            return self.loss(points, root @ root.mT)
         norm = self._renewed_squared_norm(root.detach())
         return self.loss(points, FactoredCovariance(root, norm))
 
@@ -177,11 +176,6 @@ class _ExactShrinkage(Penalty):
         else:
             self._squared_norm.renew(due, root)
         return self._squared_norm
-
-    def _outputs_covariance(self, network: AdapterNetwork) -> Tensor:
-        """Return the outputs' covariance Σ_S (K, d, d)."""
-        root = self._outputs_root(network)
-        return root @ root.mT
 
     def _outputs_root(self, network: AdapterNetwork) -> Tensor:
         """Return a root B (K, d, d) of the outputs' covariance BBᵀ."""

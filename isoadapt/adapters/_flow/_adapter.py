@@ -16,6 +16,7 @@ from isoadapt.adapters._engine._choice import EpochChoice, TargetUnits, make_sco
 from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.adapters._engine._task import Penalty
 from isoadapt.adapters._engine._train import Training, epochs_bar
+from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._rows import (
@@ -27,6 +28,7 @@ from isoadapt.adapters._rows import (
     strata,
     to_tensor,
 )
+from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
@@ -215,10 +217,13 @@ class FlowAdapter(BaseAdapter):
                 "head=None: pass a head, or alpha=None to train without labels"
             )
         rows, labels = self._check_fit_input(X, y)
-        check_spread(rows)
+        check_spread(Moments().update(rows))
+        refit = self._refits_head()
+        if refit and not needs_fit(self.head):
+            self._resolve_head(rows, labels)  # raises before training if its width is wrong
         network, head, choice = self._train(rows, None if self.alpha is None else labels)
         map_ = self._take_map(network, rows)
-        if self._refits_head():
+        if refit:
             head = self._fit_head(rows, labels, map_=map_)
         self.history_, self.n_iter_ = choice.history, len(choice.history)
         return self._set_fitted(map_, head, best_epoch_=choice.best_epoch)
@@ -252,7 +257,7 @@ class FlowAdapter(BaseAdapter):
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         labels = strata(y) if self._head_kind() == "classifier" else None
         fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
-        check_spread(X[fitting], "rows that are trained on")
+        check_spread(Moments().update(X[fitting]))
         network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, self.coupling, generator)
         network.start(X[rng.permutation(fitting)[:_START_ROWS]])
         head = targets = score = None
