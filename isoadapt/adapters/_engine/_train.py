@@ -153,8 +153,6 @@ def _make_net(tasks: Sequence[Task]) -> AdapterNet:
         shifts=penalty.shifts,
     )
     network.train_parts(layer=True, head=settings.head_training == "joint")
-    smoothing = [task.smoothing for task in tasks]
-    same = len(set(smoothing)) == 1
     callbacks: list[Any] = []
     if settings.lr_schedule == "linear":
         callbacks.append(("schedule", linear_schedule(settings.max_epochs)))
@@ -165,7 +163,7 @@ def _make_net(tasks: Sequence[Task]) -> AdapterNet:
         JointLoss(
             torch.tensor([task.weight for task in tasks]),
             settings.balance,
-            smoothing[0] if same else torch.tensor(smoothing),
+            torch.tensor([task.smoothing for task in tasks], dtype=torch.float64),
         ),
         penalty,
         OutputRidge.of(tasks, network.to(settings.device)),
