@@ -177,8 +177,7 @@ class AdapterNet(NeuralNet):
         self.optimizer_.keep(members)
         criterion = self.criterion_
         criterion.weight = criterion.weight[index]
-        if isinstance(criterion.smoothing, Tensor):
-            criterion.smoothing = criterion.smoothing[index]
+        criterion.smoothing = criterion.smoothing[index]
         if criterion.means.ndim == 2:
             criterion.means = criterion.means[index]
         self.ridge = None if self.ridge is None else self.ridge.keep(index)

@@ -113,7 +113,6 @@ def _make_net(tasks: Sequence[Task]) -> AdapterNet:
     starts = [problem.coordinates.start for problem in problems]
     network = AdapterNetwork(starts, heads, shifts=first.penalty.shifts).to(first.device)
     network.train_parts(layer=True, head=first.head_training == "joint")
-    smoothing = [task.smoothing for task in tasks]
     callbacks: list[Any] = []
     if first.lr_schedule == "linear":
         callbacks.append(LRScheduler(LambdaLR, lr_lambda=lambda n: 1 - n / first.max_epochs))
@@ -124,7 +123,7 @@ def _make_net(tasks: Sequence[Task]) -> AdapterNet:
         JointLoss(
             torch.tensor([task.weight for task in tasks]),
             first.balance,
-            smoothing[0] if len(set(smoothing)) == 1 else torch.tensor(smoothing),
+            torch.tensor([task.smoothing for task in tasks], dtype=torch.float64),
         ),
         [task.penalty for task in tasks],
         OutputRidge.of(tasks, network),
