@@ -20,7 +20,7 @@ class PaperLoss(NamedTuple):
     """A loss with the parameters and the place of its paper; it is imported when it is used."""
 
     loss_name: str  # a class of isoadapt.losses
-    where: str = "head_input"  # one of isoadapt.finetune._recipes.PLACES
+    where: str = "head_input"  # one of isoadapt.finetune._penalties.PLACES
     settings: Mapping[str, Any] = {}
 
     @property
