@@ -185,12 +185,10 @@ class EpochChoice:
         outputs or, without a head, whose penalty are not finite is worse than all others.
         """
         cost = self.weight * penalty
-        if self.score is None or outputs is None:
-            score = -cost if math.isfinite(cost) else -math.inf
-        else:
-            score = (
-                self._task_score(self.score, outputs) if np.isfinite(outputs).all() else -math.inf
-            )
+        score = -cost if math.isfinite(cost) else -math.inf
+        if self.score is not None and outputs is not None:
+            finite = np.isfinite(outputs).all()
+            score = self._task_score(self.score, outputs) if finite else -math.inf
         self.best = max(self.best, score)
         better = not self._is_as_good(self.kept_score) and score > self.kept_score
         if number and (not self.best_epoch or self._is_as_good(score) or better):

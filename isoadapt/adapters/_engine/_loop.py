@@ -166,8 +166,7 @@ class AdapterNet(NeuralNet):
         n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())
         n_rows = batches.index.shape[-1] // batches.n_batches
         small = n_parameters * (n_rows + UPDATE_ROWS) < LARGE_STEP
-        on_cpu = torch.device(self.device).type == "cpu"
-        return one_thread() if small and on_cpu else nullcontext()
+        return one_thread() if small and self.device.type == "cpu" else nullcontext()
 
     def keep(self, members: Sequence[int]) -> None:
         """Keep only the given members."""

@@ -188,9 +188,9 @@ class Training:
                 choice.keep(number, state)
             return [{} for _ in states]
         penalties, outputs = self.net.evaluate(self.batches.rows.take(self.validation))
-        parts = (
-            [penalties[:, None]] if outputs is None else [penalties[:, None], outputs.flatten(1)]
-        )
+        parts = [penalties[:, None]]
+        if outputs is not None:
+            parts.append(outputs.flatten(1))
         readings = torch.cat(parts, 1).cpu().numpy()  # in one copy: a GPU is waited for once
         return [
             choice.consider(

@@ -128,9 +128,10 @@ def _conditioner(coupling: str, block: Block[Tensor]) -> Callable[[Tensor], Tran
     return condition
 
 
-def standard_normal(Z: Tensor) -> Tensor:
-    """Return the log-density of N(0, I) in nats, shape (...), at points (..., d)."""
-    return -0.5 * (Z.square().sum(-1) + Z.shape[-1] * math.log(2 * math.pi))
+def with_likelihood(transform: ComposedTransform, X: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z (n, d) of rows, and their log-likelihoods (n,) in nats under z ~ N(0, I)."""
+    Z, log_det = transform.call_and_ladj(X)
+    return Z, log_det - 0.5 * (Z.square().sum(-1) + Z.shape[-1] * math.log(2 * math.pi))
 
 
 class FlowMap(NamedTuple):
@@ -155,8 +156,7 @@ class FlowMap(NamedTuple):
 
     def log_likelihood(self, X: Floats) -> Floats:
         """Return the log-likelihood of each row in nats."""
-        Z, log_det = self.transform().call_and_ladj(torch.tensor(X))
-        return (standard_normal(Z) + log_det).numpy()
+        return with_likelihood(self.transform(), torch.tensor(X))[1].numpy()
 
     def transform(self) -> ComposedTransform:
         """Build the transform of float64 tensors from rows to z."""

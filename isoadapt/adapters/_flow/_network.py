@@ -17,7 +17,7 @@ from isoadapt.adapters._flow._map import (
     block_steps,
     floored,
     make_transform,
-    standard_normal,
+    with_likelihood,
 )
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry._spread import dead_dimensions
@@ -144,13 +144,15 @@ class FlowNetwork(nn.Module):
     def likelihood(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs (n, d) and log-likelihoods (n,) in nats of centred and scaled rows."""
         blocks = [block.tensors() for block in self.blocks]
-        Z, log_det = make_transform(self.coupling, blocks, self._last()).call_and_ladj(X)
-        return Z, standard_normal(Z) + log_det
+        return with_likelihood(make_transform(self.coupling, blocks, self._last()), X)
 
     def forward(self, X: Tensor) -> Adapted:
         """Return the bits/dim (1, n) of rows, as points, and the outputs of the head."""
-        parts = [X] if self.training else X.split(_CHUNK)
-        Z, likelihood = map(torch.cat, zip(*map(self.likelihood, parts), strict=True))
+        if self.training:
+            Z, likelihood = self.likelihood(X)
+        else:  # parts that fit into the processor's cache
+            parts = map(self.likelihood, X.split(_CHUNK))
+            Z, likelihood = map(torch.cat, zip(*parts, strict=True))
         bits = -likelihood[None] / (X.shape[1] * math.log(2))
         outputs = None if self.coef is None else F.linear(Z, self.coef, self.intercept)[None]
         return Adapted(bits, outputs)
