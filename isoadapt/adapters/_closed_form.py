@@ -23,8 +23,6 @@ from isoadapt.geometry._chunks import (
 )
 from isoadapt.heads import LinearHead
 
-# In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
-
 REFIT_CONSTRAINTS: dict[str, list[Any]] = {
     **BaseAdapter._parameter_constraints,
     "head_training": [StrOptions({"refit", "frozen"})],

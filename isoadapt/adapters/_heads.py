@@ -188,9 +188,9 @@ def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | Non
     rows = y if sample_weight is None else y[sample_weight > 0]
     if classifies and len(classes := np.unique(rows, axis=0 if y.ndim > 1 else None)) < 2:
         raise ValueError(
-            f"y has only one class, {classes[0]!s}, in rows of positive weight, while "
-            f"head={kind!r} needs 2 or more: pass rows of every class, a LinearHead that is fitted "
-            "already, or, with an adapter that needs no head, head=None"
+            f"y has only one class, {classes[0]!s}, while head={kind!r} needs 2 or more: pass rows "
+            "of every class, of positive weight, a LinearHead that is fitted already, or, with an "
+            "adapter that needs no head, head=None"
         )
 
 
