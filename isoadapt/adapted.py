@@ -281,8 +281,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         steps = self._fitted()
         adapter, embeddings = steps["adapter"], steps["encoder"].transform(X)
-        score = adapter.score if adapter.head is None else adapter._score_head
-        return cast(float, score(embeddings, y, sample_weight))
+        if adapter.head is None:
+            return cast(float, adapter.score(embeddings, y, sample_weight))
+        return BaseAdapter.score(adapter, embeddings, y, sample_weight)
 
     @property
     def head_(self) -> LinearHead | None:  # noqa: D102 - an attribute, documented above

@@ -301,7 +301,7 @@ class TestTeacher:
         assert model.head_ is None
         adapter, T = model.pipeline_["adapter"], short.transform(TEXTS)
         assert model.score(TEXTS, T) == adapter.score(encoder.transform(TEXTS), T) > 0.5
-        with pytest.raises(ValueError, match="teacher's vectors"):
+        with pytest.raises(ValueError, match="requires y"):
             model.score(TEXTS)
 
     def test_tags_and_score_are_those_of_the_head(self, taught):

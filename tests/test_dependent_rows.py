@@ -183,7 +183,7 @@ def test_a_report_of_blocks_is_that_of_the_matrix(tmp_path, monkeypatch):
     X, labels = cloud(300), np.arange(300) % 2
     X[200:] = X[:100]
     whole = isotropy_report(X, labels=labels)
-    monkeypatch.setattr(_chunks, "_READ", 40 * 16)
+    monkeypatch.setattr(_chunks, "_ENTRIES", 40 * 16)
     for kind in (np.asarray, as_dask, lambda X: as_memmap(X, tmp_path)):
         assert_equal(isotropy_report(kind(X), labels=labels).to_dict(), whole.to_dict())
     X[250, 2] = np.nan
@@ -194,7 +194,7 @@ def test_a_report_of_blocks_is_that_of_the_matrix(tmp_path, monkeypatch):
 
 
 def test_a_report_holds_a_small_part_of_the_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(_chunks, "_READ", 2**14)
+    monkeypatch.setattr(_chunks, "_ENTRIES", 2**14)
     monkeypatch.setattr(_isotropy_report, "_SAMPLED", 100)
     X = cloud(40_000).astype(np.float32)
     for given in (X, as_memmap(X, tmp_path)):

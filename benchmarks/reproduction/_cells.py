@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from benchmarks._commit import commit
 from benchmarks._store import CellStore
 from benchmarks._versions import versions
-from isoadapt.finetune._recipes import Recipe
+from benchmarks.reproduction._recipe import Recipe
 
 JSON = str | int | float | bool | None | Sequence["JSON"] | Mapping[str, "JSON"]
 Record = Mapping[str, Any]

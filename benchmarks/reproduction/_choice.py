@@ -25,6 +25,7 @@ from benchmarks.reproduction._figures import (
     task_score,
 )
 from benchmarks.reproduction._measuring import embed, task_figures
+from benchmarks.reproduction._recipe import Recipe
 from benchmarks.reproduction._training import (
     BASE,
     FIGURES,
@@ -34,7 +35,6 @@ from benchmarks.reproduction._training import (
     load_task,
     run_settings,
 )
-from isoadapt.finetune._recipes import Recipe
 
 RATES = (3e-5, 5e-5, 1e-4)
 EPOCHS = (3, 5)

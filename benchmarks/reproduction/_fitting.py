@@ -61,7 +61,7 @@ class LoggedTrainer(IsotropyTrainer):
     def _watch(self) -> Watch:
         kind = PaddedWatch if self.with_padding else Watch
         model = self.accelerator.unwrap_model(self.model)
-        return kind(model, self.isotropy_objective.places)
+        return kind(model, self.isotropy_objective.place)
 
     def figures(self, points: Tensor) -> dict[str, float]:
         found = super().figures(points)
@@ -104,7 +104,6 @@ def fine_tune(job: Job, texts: Any, labels: NDArray[Any], logging_steps: int) ->
         trainer = LoggedTrainer(
             model=network,
             args=training_arguments(
-                recipe,
                 resolve_device("auto"),
                 job.seed,
                 Path(folder),
@@ -112,7 +111,7 @@ def fine_tune(job: Job, texts: Any, labels: NDArray[Any], logging_steps: int) ->
                 logging_strategy="steps",
                 logging_steps=logging_steps,
                 logging_first_step=True,
-                **(ARGUMENTS_AS_RELEASED if condition.as_released else {}),
+                **recipe.arguments() | (ARGUMENTS_AS_RELEASED if condition.as_released else {}),
             ),
             train_dataset=rows,
             data_collator=DataCollatorWithPadding(tokenizer),

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from benchmarks.reproduction._figures import task_score
 from benchmarks.reproduction._statistics import pack
 from isoadapt.encoders._texts import as_texts
-from isoadapt.finetune._objective import ALL, HEAD_INPUT, Watch
+from isoadapt.finetune._objective import HEAD_INPUT, Watch
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import anisotropy, spectrum
 from isoadapt.metrics import isoscore_star, isotropy_report, two_nn
@@ -75,15 +75,15 @@ def read(network: Any, tokenizer: Any, texts: Any, max_length: int) -> Reading:
     directions: Tensor | float = 0.0
     order = _by_length(columns)
     for batch in _batches(network, tokenizer, columns, order):
-        with Watch(network, [HEAD_INPUT, ALL]) as watch:
-            outputs = network(**batch, **watch.options)
-        numbers = range(1, len(layers) + 1)
-        tokens = [watch.points([k], outputs, batch).values.cpu() for k in numbers]
+        watches = [Watch(network, (k,)) for k in range(1, len(layers) + 1)]
+        with Watch(network, HEAD_INPUT) as head:
+            outputs = network(**batch, **watches[0].options)
+        tokens = [watch.points(outputs, batch).values.cpu() for watch in watches]
         for layer, states in zip(layers, tokens, strict=True):
             layer.update(states)
         directions += torch.stack([F.normalize(states.double(), dim=1).sum(0) for states in tokens])
         firsts = torch.stack([states[:, 0] for states in outputs.hidden_states[1:]], 1)
-        embeddings = watch.points(HEAD_INPUT, outputs, batch).values
+        embeddings = head.points(outputs, batch).values
         parts.append((embeddings.cpu(), outputs.logits.cpu(), firsts.cpu()))
     embeddings, logits, firsts = _in_order(parts, order)
     return Reading(embeddings, logits, layers, firsts.transpose(0, 1), torch.as_tensor(directions))
@@ -96,9 +96,9 @@ def embed(network: Any, tokenizer: Any, texts: Any, max_length: int) -> tuple[Te
     order = _by_length(columns)
     parts: list[tuple[Tensor, ...]] = []
     for batch in _batches(network, tokenizer, columns, order):
-        with Watch(network, [HEAD_INPUT]) as watch:
+        with Watch(network, HEAD_INPUT) as watch:
             outputs = network(**batch, **watch.options)
-        parts.append((watch.points(HEAD_INPUT, outputs, batch).values.cpu(), outputs.logits.cpu()))
+        parts.append((watch.points(outputs, batch).values.cpu(), outputs.logits.cpu()))
     embeddings, logits = _in_order(parts, order)
     return embeddings, logits
 

@@ -101,5 +101,5 @@ def _train(condition: Condition, seed: int) -> tuple[float, float]:
 
 @torch.no_grad()
 def _penalty(trainer: Any) -> float:
-    (penalty,) = trainer.isotropy_objective.penalties
+    penalty = trainer.isotropy_objective.penalty
     return float(penalty(trainer.model.get_output_embeddings().weight))

@@ -6,7 +6,7 @@ missing, the first adapter that needs it repeats the run.
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,12 +29,13 @@ from benchmarks.reproduction._measuring import (
     task_figures,
     token_figures,
 )
+from benchmarks.reproduction._recipe import Recipe
 from isoadapt import IStarAdapter, LinearHead
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.datasets import load_hub, load_table
 from isoadapt.encoders._backbone import find_last_linear
-from isoadapt.finetune._recipes import PENALTIES, Recipe
+from isoadapt.finetune._penalties import PENALTIES
 
 CACHE = RESULTS / "reproduction-cache"
 FIGURES = 4  # increased when the figures change, which invalidates earlier records
@@ -127,7 +128,7 @@ def run_settings(suite: Suite, recipe: Recipe) -> dict[str, JSON]:
         **elsewhere,
         "rows": suite.max_rows,
         "max_length": MAX_LENGTH,
-        "recipe": asdict(recipe),
+        "recipe": recipe.recorded(),
     }
 
 

@@ -15,15 +15,15 @@ from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._cells import FRESH, TRY, Cell, Record, Slot, Suite, known_slot
 from benchmarks.reproduction._choice import HELD_OUT, candidate_cell, held_out_figures
 from benchmarks.reproduction._figures import TASKS, has_collapsed, mean_sd, metric_name, of
+from benchmarks.reproduction._recipe import Recipe
 from benchmarks.reproduction._training import Condition, Job
 from benchmarks.reproduction._verdicts import Claim, moves
 from benchmarks.reproduction.istar import BERT, PAPER, REPORTED, istar
-from isoadapt.finetune._recipes import Recipe
 
 ASKED = ("cola", "mrpc")
 RECIPE = Recipe(epochs=5, lr=5e-5)  # the one that both tasks are judged with
-SECOND_RATE = replace(RECIPE, lr=3e-5)
-AS_RELEASED = replace(RECIPE, warmup=0.0, schedule="constant", weight_decay=0.0)
+SECOND_RATE = RECIPE._replace(lr=3e-5)
+AS_RELEASED = RECIPE._replace(warmup=0.0, schedule="constant", weight_decay=0.0)
 SIZES, ZETAS = (0.01, 0.1, 1.0), (0.2, 0.8)
 TRY_SEED, ZERO_SEEDS = 0, (0, 10, 11, 12, 13, 14)
 FRESH_SEEDS = (5, 6, 7, 8, 9)

@@ -62,7 +62,7 @@ def penalty_share(
         for case in CASES:
             settings = {"penalty": case.penalty, "where": case.where, "shrinkage_tokens": 2048}
             trainer = bench.trainer(partial(IsotropyTrainer, **settings))
-            trainer._update_prior_covs()
+            trainer._update_prior_cov()
             trainer.training_step(bench.model, bench.batch)
             n, d = trainer._last_points.shape
             share = case.share if device.type == "cpu" else case.share_cuda
@@ -84,7 +84,7 @@ def penalty_share(
                     d=d,
                 )
         trainer = bench.trainer(partial(IsotropyTrainer, penalty=IsoScoreLoss(0.2), where="all"))
-        trainer._update_prior_covs()
+        trainer._update_prior_cov()
         logged = trainer.state.log_history[-1]
         yield Measurement(
             "Σ_S of all layers' tokens, once an epoch",
@@ -139,10 +139,10 @@ class FinetuningBench:
 
     def penalise(self, trainer: Any) -> None:
         """Compute the penalty of the points of the batch, and its gradient."""
-        points = trainer._last_points.requires_grad_()
+        points, objective = trainer._last_points.requires_grad_(), trainer.isotropy_objective
         labels = self.batch["labels"] if len(points) == self.batch_size else None
         points.grad = None
-        trainer.isotropy_objective.values([points], [labels])[0].backward()
+        objective(points.new_zeros(()), points, labels)[1].backward()
         self._wait()
 
     def _wait(self) -> None:

@@ -34,7 +34,7 @@ def choices(name: str, known: Collection[str]) -> str:
     return f"choose from {', '.join(dict.fromkeys(shown))}{guess}"
 
 
-def listed(names: Sequence[str], most: int = 16) -> str:
+def listed(names: Sequence[Any], most: int = 16) -> str:
     """Join names for a message; if there are more than `most`, give their number instead."""
     shown = ", ".join(shortened(repr(name)) for name in names[:most])
     return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"

@@ -5,7 +5,6 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval
 
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
@@ -36,11 +35,7 @@ class AllButTheTop(MomentsAdapter):
     components_ : ndarray of shape (n_components, n_features)
         The directions V removed: orthonormal rows in order of decreasing variance. Rows beyond the
         rank of the embeddings are zero.
-    map_ : Affine
-        The fitted map.
-    moments_ : Moments
-        Count, mean and scatter of all rows that the adapter was fitted to.
-    <common>
+    <moments>
 
     References
     ----------
@@ -63,6 +58,8 @@ class AllButTheTop(MomentsAdapter):
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
 
+    _poor_score: ClassVar[bool] = True
+
     n_components: int | None = None
     _: KW_ONLY
     head: Any = None
@@ -74,17 +71,6 @@ class AllButTheTop(MomentsAdapter):
         components = leading_components(cov, n_removed, cov.trace())
         matrix = np.eye(len(mean)) - components.T @ components
         return {"map_": Affine(matrix, -matrix @ mean), "components_": components}
-
-    def __sklearn_tags__(self) -> Tags:
-        return expect_poor_score(super().__sklearn_tags__())
-
-
-def expect_poor_score(tags: Tags) -> Tags:
-    """Tag an adapter as one that may remove the directions that separate the classes."""
-    for of_kind in (tags.classifier_tags, tags.regressor_tags):
-        if of_kind is not None:
-            of_kind.poor_score = True
-    return tags
 
 
 def resolve_n_components(n_components: int | None, n_features: int) -> int:

@@ -37,18 +37,6 @@ def _has_classifier(adapter: "BaseAdapter") -> bool:
     return True
 
 
-def _is_affine(adapter: "BaseAdapter") -> bool:
-    if not adapter._affine:
-        raise AttributeError(f"{adapter!r} is not an affine map")
-    return True
-
-
-def _is_invertible(adapter: "BaseAdapter") -> bool:
-    if not adapter._invertible:
-        raise AttributeError(f"{adapter!r} has no inverse")
-    return True
-
-
 def make_random_state(random_state: Any) -> np.random.RandomState:
     """Return a generator; None draws a new seed, without using NumPy's global generator."""
     if random_state is None:
@@ -69,6 +57,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     n_features_in_: int
     _affine: ClassVar[bool] = True  # whether map_ is affine
     _invertible: ClassVar[bool] = True  # whether map_ has an inverse
+    _poor_score: ClassVar[bool] = False  # whether it may remove what separates the classes
     _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
 
     def __init_subclass__(cls) -> None:
@@ -102,7 +91,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         rows = self._check_rows(X)
         return map_rows(self.map_, rows, rows.dtype)
 
-    @available_if(_is_invertible)
+    @available_if(lambda self: self._invertible)
     def inverse_transform(self, X: "ArrayLike") -> NDArray[Any]:
         """Map adapted embeddings back to embeddings.
 
@@ -122,8 +111,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             If X does not have as many features as the adapted embeddings.
         """
         check_is_fitted(self)
-        X = as_matrix(X)
-        rows: NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], estimator=self)
+        rows = check_array(as_matrix(X), dtype=[np.float64, np.float32], estimator=self)
         if rows.shape[1] != self._n_features_out:
             raise ValueError(
                 f"X has {rows.shape[1]} features, but {type(self).__name__}.transform returns "
@@ -131,7 +119,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             )
         return map_rows(cast(Any, self.map_).inverted(), rows, rows.dtype)
 
-    @available_if(_is_affine)
+    @available_if(lambda self: self._affine)
     def to_affine(self) -> Affine:
         """Return the fitted map z = Ah + c as a matrix and an offset.
 
@@ -147,13 +135,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @property
     def classes_(self) -> NDArray[Any]:
         """Class labels of shape (n_classes,) in the head's order, if the head is a classifier."""
-        head = vars(self).get("head_")
-        if head is None or head.classes_ is None:
-            raise AttributeError(
-                f"this {type(self).__name__} has no classes_: it is not fitted, or its head is "
-                "not a classifier"
-            )
-        return head.classes_
+        _has_classifier(self)
+        return cast(Any, self.head_).classes_
 
     @available_if(_has_head)
     def predict(self, X: "ArrayLike") -> NDArray[Any]:
@@ -171,7 +154,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Predicted labels, or values of a regression; of a multi-label head, an indicator matrix.
         """
-        return self._head().predict(self._read_by_head(X))
+        return self._ask_head("predict", X)
 
     @available_if(_has_classifier)
     def predict_proba(self, X: "ArrayLike") -> Floats:
@@ -187,7 +170,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples, n_classes)
             Probabilities of the classes, in the order of ``classes_``.
         """
-        return self._head().predict_proba(self._read_by_head(X))
+        return self._ask_head("predict_proba", X)
 
     @available_if(_has_classifier)
     def predict_log_proba(self, X: "ArrayLike") -> Floats:
@@ -203,7 +186,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples, n_classes)
             Log-probabilities of the classes, in the order of ``classes_``.
         """
-        return self._head().predict_log_proba(self._read_by_head(X))
+        return self._ask_head("predict_log_proba", X)
 
     @available_if(_has_classifier)
     def decision_function(self, X: "ArrayLike") -> Floats:
@@ -219,7 +202,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples, n_classes) or (n_samples,)
             Logits. For two classes, the logit of the second class minus that of the first.
         """
-        return self._head().decision_function(self._read_by_head(X))
+        return self._ask_head("decision_function", X)
 
     def score(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
@@ -250,24 +233,19 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         if self.head is None:
             return metrics.isoscore(map_rows(self.map_, self._check_rows(X)))
-        return self._score_head(X, y, sample_weight)
-
-    def _score_head(
-        self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None
-    ) -> float:
         if y is None:
             raise ValueError("y=None, but the score of a head requires y: pass labels or values")
-        return self._head().score(self._read_by_head(X), y, sample_weight=sample_weight)
+        return self._ask_head("score", X, y, sample_weight)
 
     @property
     def head_map_(self) -> Map:
-        """The map from embeddings to what the head reads: `map_` in most adapters."""
-        check_is_fitted(self)
+        """The map from embeddings to what the head reads: `map_` in all but TeacherReadout."""
         return self.map_
 
-    def _read_by_head(self, X: ArrayLike) -> Floats:
-        rows = self._check_rows(X)  # before head_map_, which an unfitted adapter lacks
-        return map_rows(self.head_map_, rows)
+    def _ask_head(self, method: str, X: ArrayLike, *args: Any) -> Any:
+        """Call a method of the head with what it reads of embeddings."""
+        rows = self._check_rows(X)  # first, because an unfitted adapter has no head_
+        return getattr(self.head_, method)(map_rows(self.head_map_, rows), *args)
 
     def _check_rows(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self)
@@ -275,12 +253,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         refuse_chunks(X, f"chunks must be passed one at a time, as in {example}")
         X = as_matrix(X)
         return validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
-
-    def _head(self) -> LinearHead:
-        check_is_fitted(self)
-        if self.head_ is None:
-            raise AttributeError("this adapter was fitted with head=None: fit it again with a head")
-        return self.head_
 
     # --- fitting -----------------------------------------------------------------------------
 
@@ -298,26 +270,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             "reset": reset,
             **options,
         }
-        rows: NDArray[Any]
-        targets: NDArray[Any]
         if not self._needs_y() or y is None:
             unused = None if self._needs_y() else "no_validation"
-            rows = validate_data(self, X, y=unused, **options)
-            return rows, None
-        self._check_head_kind()
+            return validate_data(self, X, y=unused, **options), None
         y, several = read_targets(self.head, y, numeric, self._refits_head())
-        rows, targets = validate_data(
-            self, X, y, multi_output=several, y_numeric=numeric, **options
-        )
-        return rows, targets
-
-    def _check_head_kind(self) -> None:
-        if needs_fit(self.head) and self._head_kind() not in PROBES.values():
-            raise ValueError(
-                f"head={self.head!r} is neither a classifier nor a regressor by its tags "
-                f"(estimator_type={self._head_kind()!r}): pass one that is, such as "
-                "LogisticRegression or Ridge, 'logistic', 'ridge' or a LinearHead"
-            )
+        return validate_data(self, X, y, multi_output=several, y_numeric=numeric, **options)
 
     def _resolve_head(
         self,
@@ -398,9 +355,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         tags.target_tags.required = self._needs_y()
         if kind == "classifier":
             own = ClassifierTags(multi_label=True) if isinstance(self.head, str) else None
-            tags.classifier_tags = own or get_tags(self.head).classifier_tags
+            tags.classifier_tags = own or cast(Any, get_tags(self.head).classifier_tags)
+            tags.classifier_tags.poor_score = self._poor_score
         elif kind == "regressor":
-            tags.regressor_tags = RegressorTags()
+            tags.regressor_tags = RegressorTags(poor_score=self._poor_score)
             tags.target_tags.multi_output = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags

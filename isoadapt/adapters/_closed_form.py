@@ -23,8 +23,6 @@ from isoadapt.geometry._chunks import (
 )
 from isoadapt.heads import LinearHead
 
-# In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
-
 REFIT_CONSTRAINTS: dict[str, list[Any]] = {
     **BaseAdapter._parameter_constraints,
     "head_training": [StrOptions({"refit", "frozen"})],
@@ -37,75 +35,9 @@ class OnePassAdapter(BaseAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     def fit(
-        self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
-    ) -> Self:
-        """Fit to embeddings.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            Labels or values; required only if a head is fitted.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Frequency weights: a row of weight 2 counts as two equal rows.
-
-        Returns
-        -------
-        Self
-            The fitted adapter.
-
-        Raises
-        ------
-        ValueError
-            If X is not finite or all its rows are equal, or if weights are negative or sum to 1 or
-            less.
-        """
-        rows, targets = self._check_fit_input(X, y)
-        weights = check_frequencies(sample_weight, rows)
-        check_spread(rows if weights is None else rows[weights > 0])
-        refit = self._refits_head()
-        fitted_later = refit and needs_fit(self.head)
-        head = None if fitted_later else self._resolve_head(rows, targets, weights)
-        fitted = self._fit_rows(rows, weights, head)
-        if refit:
-            head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
-        return self._set_fitted(head=head, **fitted)
-
-    @abstractmethod
-    def _fit_rows(
-        self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
-    ) -> dict[str, Any]:
-        """Return the fitted attributes by name, including ``map_``, without setting them."""
-
-    def _needs_y(self) -> bool:
-        return needs_fit(self.head) or self._refits_head()
-
-
-def _supports_chunks(adapter: "MomentsAdapter") -> bool:
-    if adapter._needs_y():
-        raise AttributeError(_why_all_rows(adapter))
-    return True
-
-
-def _why_all_rows(adapter: BaseAdapter) -> str:
-    return (
-        f"with head={adapter.head!r} a head is fitted, which requires all rows at once; to fit "
-        "chunk by chunk, use head=None or a frozen LinearHead that is not refitted"
-    )
-
-
-class MomentsAdapter(OnePassAdapter):
-    """Base class of adapters computed from the first two moments, kept as ``moments_``."""
-
-    moments_: Moments
-
-    @_fit_context(prefer_skip_nested_validation=True)
-    @restore_on_failure
-    def fit(
         self, X: "Chunked", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:
-        """Fit to embeddings, in memory or chunk by chunk.
+        """Fit to embeddings, in memory or, except by ClusterIsotropy, chunk by chunk.
 
         Parameters
         ----------
@@ -128,39 +60,58 @@ class MomentsAdapter(OnePassAdapter):
         Raises
         ------
         TypeError
-            If X is given in chunks, but the parameters require all rows at once.
+            If X is given in chunks, but the class or its parameters require all rows at once.
         ValueError
             If X is not finite or all its rows are equal, if weights are negative or sum to 1 or
             less, if chunks have different widths, or if an iterator is exhausted.
         """
-        if not in_chunks(X) and (self._needs_y() or sample_weight is not None or not is_memmap(X)):
-            return super().fit(cast(ArrayLike, X), y, sample_weight)
-        if self._needs_y():
-            refuse_chunks(X, _why_all_rows(self))
-        if sample_weight is not None:
-            raise ValueError(
-                f"sample_weight requires X to be one matrix, but X is {describe_chunks(X)}: pass "
-                "the weights of each chunk to partial_fit(chunk, sample_weight=...) or to "
-                "Moments().update(chunk, weights), and fit to the moments"
-            )
-        moments = gather(X, self._check_chunk)
-        if isinstance(X, Moments) or is_dask(X):
-            self._check_chunk(moments.mean.numpy()[None], first=True)
-        return self._fit_to_moments(moments)
-
-    def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
-        rows, _ = self._check_fit_input(chunk, None, reset=first, ensure_min_samples=0)
-        if first:  # raises for a head of another width, before all chunks are read
-            self._resolve_head(rows, None)
-        return rows
-
-    def _fit_to_moments(self, moments: Moments) -> Self:
-        head = self._resolve_head(moments.mean.numpy()[None], None)
-        return self._set_fitted(head=head, **self._attributes(moments, head))
-
-    def _attributes(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
+        if why := self._why_all_rows():
+            refuse_chunks(X, why)
+        elif in_chunks(X) or (is_memmap(X) and sample_weight is None):
+            return self._fit_chunks(X, sample_weight)
+        rows, targets = self._check_fit_input(cast(ArrayLike, X), y)
+        weights = check_frequencies(sample_weight, rows)
+        moments = Moments().update(rows, weights)
         check_spread(moments)
-        return {"moments_": moments, **self._fit_moments(moments, head)}
+        refit = self._refits_head()
+        head = None if refit else self._resolve_head(rows, targets, weights)
+        fitted = self._fit_rows(rows, weights, moments, head)
+        if refit:
+            head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
+        return self._set_fitted(head=head, **fitted)
+
+    @abstractmethod
+    def _fit_rows(
+        self,
+        X: NDArray[Any],
+        weights: NDArray[Any] | None,
+        moments: Moments,
+        head: LinearHead | None,
+    ) -> dict[str, Any]:
+        """Return the fitted attributes by name, including ``map_``, without setting them."""
+
+    def _fit_chunks(self, X: Any, sample_weight: Any) -> Self:
+        """Fit to what gives its rows in chunks, if not all rows are needed at once."""
+        raise NotImplementedError
+
+    def _why_all_rows(self) -> str:
+        """Why ``fit`` needs all rows at once; empty if it does not."""
+        return f"{type(self).__name__} needs all rows at once"
+
+    def _needs_y(self) -> bool:
+        return needs_fit(self.head) or self._refits_head()
+
+
+def _supports_chunks(adapter: "MomentsAdapter") -> bool:
+    if why := adapter._why_all_rows():
+        raise AttributeError(why)
+    return True
+
+
+class MomentsAdapter(OnePassAdapter):
+    """Base class of adapters computed from the first two moments, kept as ``moments_``."""
+
+    moments_: Moments
 
     @available_if(_supports_chunks)
     @_fit_context(prefer_skip_nested_validation=True)
@@ -195,9 +146,7 @@ class MomentsAdapter(OnePassAdapter):
         refuse_chunks(X, "partial_fit takes one chunk at a time")
         first = not hasattr(self, "moments_")
         rows, _ = self._check_fit_input(X, None, reset=first, ensure_min_samples=2 if first else 1)
-        seen = 0.0 if first else self.moments_.count
-        weights = check_frequencies(sample_weight, rows, seen)
-        moments = Moments().update(rows, weights)
+        moments = Moments().update(rows, check_frequencies(sample_weight, rows))
         if not first:
             moments.merge(self.moments_)
         return self._fit_to_moments(moments)
@@ -207,6 +156,34 @@ class MomentsAdapter(OnePassAdapter):
         """Return the fitted attributes by name, including ``map_``, without setting them."""
 
     def _fit_rows(
-        self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
+        self, X: Any, weights: Any, moments: Moments, head: LinearHead | None
     ) -> dict[str, Any]:
-        return self._attributes(Moments().update(X, weights), head)
+        return {"moments_": moments, **self._fit_moments(moments, head)}
+
+    def _fit_chunks(self, X: Any, sample_weight: Any) -> Self:
+        if sample_weight is not None:
+            raise ValueError(
+                f"sample_weight requires X to be one matrix, but X is {describe_chunks(X)}: pass "
+                "the weights of each chunk to partial_fit(chunk, sample_weight=...) or to "
+                "Moments().update(chunk, weights), and fit to the moments"
+            )
+        moments = gather(X, self._check_chunk)
+        if isinstance(X, Moments) or is_dask(X):
+            self._check_chunk(moments.mean.numpy()[None], first=True)
+        return self._fit_to_moments(moments)
+
+    def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
+        return self._check_fit_input(chunk, None, reset=first, ensure_min_samples=0)[0]
+
+    def _fit_to_moments(self, moments: Moments) -> Self:
+        check_spread(moments)
+        head = self._resolve_head(moments.mean.numpy()[None], None)
+        return self._set_fitted(head=head, **self._fit_rows(None, None, moments, head))
+
+    def _why_all_rows(self) -> str:
+        if not self._needs_y():
+            return ""
+        return (
+            f"with head={self.head!r} a head is fitted, which requires all rows at once; to fit "
+            "chunk by chunk, use head=None or a frozen LinearHead that is not refitted"
+        )

@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
-from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval
 
-from isoadapt.adapters._all_but_the_top import expect_poor_score, resolve_n_components
+from isoadapt.adapters._all_but_the_top import resolve_n_components
 from isoadapt.adapters._base import make_random_state
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter
 from isoadapt.adapters._linalg import leading_components
-from isoadapt.adapters._maps import ClusterProjection, Floats, nearest_center
+from isoadapt.adapters._maps import ClusterProjection, nearest_center
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
@@ -78,6 +77,7 @@ class ClusterIsotropy(OnePassAdapter):
 
     _affine: ClassVar[bool] = False
     _invertible: ClassVar[bool] = False
+    _poor_score: ClassVar[bool] = True
 
     n_clusters: int = 5
     n_components: int | None = None
@@ -87,40 +87,25 @@ class ClusterIsotropy(OnePassAdapter):
     random_state: Any = None
 
     def _fit_rows(
-        self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
+        self,
+        X: NDArray[Any],
+        weights: NDArray[Any] | None,
+        moments: Moments,
+        head: LinearHead | None,
     ) -> dict[str, Any]:
         n_removed = resolve_n_components(self.n_components, X.shape[1])
-        rows, counts = merge_equal_rows(X, weights)
-        centers = self._find_centers(rows, counts)
+        weights = np.ones(len(X)) if weights is None else weights
+        positive = weights > 0
+        rows, inverse = np.unique(X[positive].astype(np.float64), axis=0, return_inverse=True)
+        counts = np.bincount(inverse.ravel(), weights[positive])
+        rng = make_random_state(self.random_state)
+        kmeans = KMeans(min(self.n_clusters, len(rows)), n_init=_N_INIT, random_state=rng)
+        centers = kmeans.fit(rows, sample_weight=counts).cluster_centers_
         nearest = nearest_center(rows, centers)
         used = np.unique(nearest)
         clusters = [Moments().update(rows[nearest == c], counts[nearest == c]) for c in used]
         means = np.stack([cluster.mean.numpy() for cluster in clusters])
-        components = _components(clusters, n_removed)
+        covs = [cluster.covariance(ddof=0).numpy() for cluster in clusters]
+        total = float(moments.covariance(ddof=0).trace())
+        components = np.stack([leading_components(cov, n_removed, total) for cov in covs])
         return {"map_": ClusterProjection(centers[used], means, components)}
-
-    def _find_centers(self, rows: Floats, counts: Floats) -> Floats:
-        rng = make_random_state(self.random_state)
-        kmeans = KMeans(min(self.n_clusters, len(rows)), n_init=_N_INIT, random_state=rng)
-        return kmeans.fit(rows, sample_weight=counts).cluster_centers_
-
-    def __sklearn_tags__(self) -> Tags:
-        return expect_poor_score(super().__sklearn_tags__())
-
-
-def merge_equal_rows(X: NDArray[Any], weights: NDArray[Any] | None) -> tuple[Floats, Floats]:
-    """Return the distinct rows of positive weight, sorted, and their summed weights."""
-    if weights is not None:
-        X, weights = X[weights > 0], weights[weights > 0]
-    rows, inverse = np.unique(X.astype(np.float64), axis=0, return_inverse=True)
-    return rows, np.bincount(inverse.ravel(), weights).astype(np.float64)
-
-
-def _components(clusters: list[Moments], n_components: int) -> Floats:
-    """Return the leading directions of each cluster, (n_clusters, n_components, d)."""
-    whole = Moments()
-    for cluster in clusters:
-        whole.merge(cluster)
-    total = float(whole.covariance(ddof=0).trace())
-    covs = [cluster.covariance(ddof=0).numpy() for cluster in clusters]
-    return np.stack([leading_components(cov, n_components, total) for cov in covs])

@@ -91,8 +91,6 @@ _HEAD = """\
 """
 
 _OF_TRAINED = """\
-    map_ : Affine
-        The fitted map.
     history_ : list of dict
         One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
         "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
@@ -106,9 +104,22 @@ _OF_TRAINED = """\
         Epoch whose weights were kept, from 1.
 """
 
-_COMMON = """\
+_MAP = """\
+    map_ : Affine
+        The fitted map.
+"""
+
+_OF_MOMENTS = """\
+    moments_ : Moments
+        Count, mean and scatter of all rows that the adapter was fitted to.
+"""
+
+_HEAD_MAP = """\
     head_map_ : map
         The map from embeddings to what the head reads, which is `map_`.
+"""
+
+_COMMON = """\
     head_ : LinearHead or None
         The head that is applied to the adapted embeddings.
     classes_ : ndarray of shape (n_classes,)
@@ -122,16 +133,15 @@ _COMMON = """\
 _PARTS = {
     "parameters": _TRAINED,
     "head": _HEAD,
-    "attributes": _OF_TRAINED + _COMMON,
-    "common": _COMMON,
+    "attributes": _MAP + _OF_TRAINED + _HEAD_MAP + _COMMON,
+    "moments": _MAP + _OF_MOMENTS + _HEAD_MAP + _COMMON,
+    "common": _HEAD_MAP + _COMMON,
+    "head attributes": _COMMON,
 }
 
 
 def fill_docstring(cls: type) -> None:
-    """Replace the lines ``<parameters>``, ``<head>``, ``<attributes>`` and ``<common>``.
-
-    Defaults of parameters are those of the class.
-    """
+    """Replace lines such as ``<head>`` by their parts; defaults are those of the class."""
     text = inspect.cleandoc(cls.__doc__ or "") + "\n"  # which Python 3.13 does when it compiles
     for marker, part in _PARTS.items():
         text = text.replace(f"\n<{marker}>\n", "\n" + textwrap.dedent(part))

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets, is_multilabel
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt._utils.containers import as_indicator, as_values
-from isoadapt._utils.messages import reason, shortened, warn
+from isoadapt._utils.messages import warn
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._ridge_path import ridge_path
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
@@ -49,13 +49,10 @@ def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tupl
             "of labels, to head='logistic' or to a multi-label head"
         )
     try:
-        with np.errstate(invalid="ignore"):  # NaN is refused with the rows
+        with np.errstate(invalid="ignore"):  # infinity is refused with the rows
             check_classification_targets(y)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"y must contain labels, because head={head!r} is a classifier ({error}): pass labels, "
-            "or use head='ridge' for a regression"
-        ) from error
+    except ValueError as error:
+        raise ValueError(f"{error} Or use head='ridge' instead of head={head!r}.") from error
     return y, False
 
 
@@ -80,12 +77,7 @@ def fit_head(
     groups: NDArray[Any] | None = None,
     map_: Any = None,
 ) -> LinearHead:
-    """Fit a linear head to embeddings (n_samples, n_features), or to what `map_` makes of them.
-
-    "logistic" and "ridge" choose their penalty by the loss on left-out folds, which keep equal rows
-    and groups whole. The folds are those of `X`, because the rounding of `map_` can vary. Features
-    without variance get weight zero. For an indicator matrix, each label is fitted alone.
-    """
+    """Fit a linear head to embeddings (n_samples, n_features), or to what `map_` makes of them."""
     _check_targets(kind, y, sample_weight)
     if kind == "logistic" and y.ndim == 2:
         return _fit_labels(X, y, sample_weight, groups, map_)
@@ -102,6 +94,7 @@ def fit_head(
     live = ~dead | dead.all()
     scale = np.sqrt(variances[live].mean()) or 1.0
     rows = (rows - mean)[:, live] / scale
+    # Of X, because the rounding of map_ can vary.
     folds = fold_numbers(sample.X, labels if kind == "logistic" else None, sample.groups, _N_FOLDS)
     fit = _fit_logistic if kind == "logistic" else _fit_ridge
     # The rows are valid, and for few of them the checks would take longer than the regressions.
@@ -129,11 +122,7 @@ def _fit_labels(
 
 
 def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:
-    """Fit a logistic regression whose C has the smallest log loss on left-out folds.
-
-    On few rows this loss hardly tells values of C apart, so a log-normal prior of C, whose standard
-    deviation is a factor of ten, is added to the loss of all rows.
-    """
+    """Fit a logistic regression whose C has the smallest log loss on left-out folds."""
     classes, codes = np.unique(y, return_inverse=True)
     counts = np.bincount(folds * len(classes) + codes, minlength=_N_FOLDS * len(classes))
     held_out, d = _left_out(folds), X.shape[1]
@@ -143,6 +132,7 @@ def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> 
 
     def cost(power: float) -> float:
         if power not in costs:
+            # A log-normal prior of C, a factor of ten wide: few rows hardly tell its values apart.
             costs[power] = (power - _START) ** 2 / 2
             for held, model in zip(held_out, models, strict=True):
                 model.set_params(C=10**power / d).fit(X[~held], codes[~held], weights[~held])
@@ -194,36 +184,28 @@ def _left_out(folds: Index) -> list[NDArray[np.bool_]]:
 
 def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | None) -> None:
     """Raise ValueError if a classifier would see one class."""
-    classifies = PROBES[kind] == "classifier" if isinstance(kind, str) else is_classifier(kind)
-    if not classifies:
-        return
-    rows = y if sample_weight is None else y[np.asarray(sample_weight) > 0]
-    classes = np.unique(rows, axis=None if rows.ndim == 1 else 0)
-    if len(classes) < 2:
-        weighted = "" if sample_weight is None else " among the rows of positive weight"
+    classifies = kind == "logistic" if isinstance(kind, str) else is_classifier(kind)
+    rows = y if sample_weight is None else y[sample_weight > 0]
+    if classifies and len(classes := np.unique(rows, axis=0 if y.ndim > 1 else None)) < 2:
         raise ValueError(
-            f"y has only one class, {classes[0]!s}{weighted}, while head={kind!r} needs 2 or more: "
-            "pass rows of every class, a LinearHead that is fitted already, or, with an adapter "
-            "that needs no head, head=None"
+            f"y has only one class, {classes[0]!s}, while head={kind!r} needs 2 or more: pass rows "
+            "of every class, of positive weight, a LinearHead that is fitted already, or, with an "
+            "adapter that needs no head, head=None"
         )
 
 
 def _fit_estimator(
     estimator: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None
 ) -> LinearHead:
-    """Fit a clone of `estimator` to the embeddings as they are, in float64."""
+    """Fit a clone of `estimator` to the embeddings, to repeated rows if it takes no weights."""
     weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-    if weights and not has_fit_parameter(estimator, "sample_weight"):
-        raise ValueError(
-            f"sample_weight was given, but head={estimator!r} does not take it in fit: pass a head "
-            "that does, such as 'logistic' or 'ridge', or fit without sample_weight"
-        )
-    try:
-        fitted = clone(estimator).fit(X.astype(np.float64), y, **weights)
-    except (TypeError, ValueError, IndexError) as error:
-        raise ValueError(
-            f"head={estimator!r} cannot be fitted to y of shape {y.shape} "
-            f"({shortened(reason(error), 300)}): use OneVsRestClassifier or head='logistic' for an "
-            "indicator matrix, and for one column neither a MultiOutputClassifier nor a chain"
-        ) from error
+    if sample_weight is not None and not has_fit_parameter(estimator, "sample_weight"):
+        counts, weights = sample_weight.astype(np.int64), {}
+        if (counts != sample_weight).any():
+            raise ValueError(
+                f"sample_weight has fractions, but head={estimator!r} does not take it in fit: "
+                "pass a head that does, such as 'logistic' or 'ridge', or whole numbers"
+            )
+        X, y = X.repeat(counts, axis=0), y.repeat(counts, axis=0)
+    fitted = clone(estimator).fit(X.astype(np.float64), y, **weights)
     return LinearHead.from_estimator(fitted)

@@ -39,11 +39,7 @@ class IsoBN(MomentsAdapter):
     ----------
     scale_ : ndarray of shape (n_features,)
         The scale s of each dimension.
-    map_ : Affine
-        The fitted map.
-    moments_ : Moments
-        Count, mean and scatter of all rows that the adapter was fitted to.
-    <common>
+    <moments>
 
     Notes
     -----

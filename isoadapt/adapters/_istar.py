@@ -13,7 +13,7 @@ from isoadapt.adapters._engine._network import AdapterNetwork
 from isoadapt.adapters._engine._task import Penalty, Problem, stacked
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._rows import to_tensor
-from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm, isoscore_from_covariance
+from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points
 
@@ -101,23 +101,19 @@ class IStarAdapter(WeightedPenaltyAdapter):
         least_rows = fewest_points(self.zeta, self.bias_corrected)
         if not self.zeta:
             return Penalty(loss, least_rows, shared=True, shifts=False)
-        cov = None if self.bias_corrected else problem.validation_cov
         return _ExactShrinkage(
             loss,
             to_tensor(problem.inputs_root, device)[None],
             [_steps_between(self.zeta, self._rates(problem.coordinates.n_read).lr)],
             self.shrinkage == "detached",
-            None if cov is None else to_tensor(cov, device)[None],
             least_rows,
         )
 
 
 def _steps_between(zeta: float, lr: float) -> int:
-    """Steps from one exact computation of ‖Σ_S‖² to the next.
-
-    The error of the estimate grows as the weights move. Of the squared norm of the mixture, it
-    concerns the share ζ²; if the rest, which is exact, is small, training exploits the error.
-    """
+    """Steps from one exact computation of ‖Σ_S‖² to the next."""
+    # The error of the estimate grows as the weights move. Of the squared norm of the mixture, it
+    # concerns the share ζ²; if the rest, which is exact, is small, training exploits the error.
     zeta, lr = max(zeta, 1e-3), max(lr, 1e-6)
     limit = min(_STEPS, _SHARE * (1 / zeta**2 - 1), _MOVE / (lr * zeta))
     return max(1, int(limit + 1e-6))
@@ -126,8 +122,7 @@ def _steps_between(zeta: float, lr: float) -> int:
 class _ExactShrinkage(Penalty):
     """IsoScore* with Σ_S of the outputs, from a root of the covariance of the inputs.
 
-    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members, and `validation_cov`, of
-    shape (K or 1, d, d), the inputs' covariance on the validation rows. In training, ‖Σ_S‖² and
+    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members. In training, ‖Σ_S‖² and
     its gradient are computed exactly every `steps[k]` steps and estimated in between, because they
     take longer than all other operations of a step; everything else is exact.
     """
@@ -138,13 +133,11 @@ class _ExactShrinkage(Penalty):
         inputs_root: Tensor,
         steps: Sequence[int],
         detached: bool,
-        validation_cov: Tensor | None,
         least_rows: int = 1,
     ) -> None:
         super().__init__(loss, least_rows, shifts=False)
         self.zeta, self.bias_corrected = loss.zeta, loss.bias_corrected
         self.inputs_root, self.steps, self.detached = inputs_root, list(steps), detached
-        self.validation_cov = validation_cov
         self._n_steps = 0  # in this epoch
         self._squared_norm: SquaredNorm | None = None  # the last exact one of each member
 
@@ -152,35 +145,25 @@ class _ExactShrinkage(Penalty):
         members = (self, *others)
         zetas = torch.tensor([member.zeta for member in members], device=self.inputs_root.device)
         zeta = zetas if others else self.zeta
-        covs = [each.validation_cov for each in members if each.validation_cov is not None]
         return _ExactShrinkage(
             IsoScoreLoss(zeta, "linear", self.bias_corrected).to(self.inputs_root.device),
             stacked([member.inputs_root for member in members]),
             [own for member in members for own in member.steps],
             self.detached,
-            stacked(covs) if covs else None,  # all members have one, or none
         )
 
     def refresh(self, network: AdapterNetwork) -> None:
         self._n_steps = 0
         if self.detached:
-            self.prior_cov = self._outputs_covariance(network).detach()
-
-    def on_validation(self, network: AdapterNetwork) -> Tensor | None:
-        if self.validation_cov is None:
-            return None
-        root, weight = self.inputs_root, network.weight
-        zeta = torch.as_tensor(self.zeta).to(root).reshape(-1, 1, 1)
-        training_cov = root.square().diag_embed() if root.ndim == 2 else root @ root.mT
-        cov = weight @ self.validation_cov.lerp(training_cov, zeta) @ weight.mT
-        return 1 - isoscore_from_covariance(cov).clamp(0, 1)
+            root = self._outputs_root(network).detach()
+            self.prior_cov = root @ root.mT
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
         if self.detached and torch.is_grad_enabled():
             return self.loss(points, self.prior_cov)
-        if not torch.is_grad_enabled():
-            return self.loss(points, self._outputs_covariance(network))
         root = self._outputs_root(network)
+        if not torch.is_grad_enabled():
+            return self.loss(points, root @ root.mT)
         norm = self._renewed_squared_norm(root.detach())
         return self.loss(points, FactoredCovariance(root, norm))
 
@@ -193,11 +176,6 @@ class _ExactShrinkage(Penalty):
         else:
             self._squared_norm.renew(due, root)
         return self._squared_norm
-
-    def _outputs_covariance(self, network: AdapterNetwork) -> Tensor:
-        """Return the outputs' covariance Σ_S (K, d, d)."""
-        root = self._outputs_root(network)
-        return root @ root.mT
 
     def _outputs_root(self, network: AdapterNetwork) -> Tensor:
         """Return a root B (K, d, d) of the outputs' covariance BBᵀ."""

@@ -40,11 +40,7 @@ def leading_components(cov: Floats, n_components: int, total: float) -> Floats:
 
 
 def oas_shrinkage(moments: Moments) -> float:
-    """Estimate the oracle approximating shrinkage, in [0, 1], which assumes Gaussian rows.
-
-    This is equation 23 of Chen, Wiesel, Eldar and Hero (2010), "Shrinkage algorithms for MMSE
-    covariance estimation", without its terms 2/d, as in scikit-learn.
-    """
+    """Estimate the oracle approximating shrinkage, in [0, 1], as scikit-learn does."""
     return _oas_shrinkage(moments.covariance(ddof=0).numpy(), moments.count)
 
 
@@ -93,12 +89,7 @@ def _whitening_shrinkage(eigenvalues: Floats, n: float) -> float:
 
 
 def ledoit_wolf_shrinkage(moments: Moments) -> float:
-    """Estimate the shrinkage of Ledoit and Wolf (2004), in [0, 1].
-
-    It is the error of the covariance, (mean ‖x - μ‖⁴ - ‖S‖²)/n, divided by the squared distance
-    ‖S - tr(S)/d I‖²: lemmas 3.2 to 3.4 of "A well-conditioned estimator for large-dimensional
-    covariance matrices".
-    """
+    """Estimate the shrinkage of Ledoit and Wolf (2004), lemmas 3.2 to 3.4, in [0, 1]."""
     if moments.fourth is None:
         raise ValueError(
             "shrinkage='ledoit-wolf' needs the fourth moment, which mapped moments and those of "

@@ -50,13 +50,9 @@ class LogitPreservingWhitening(MomentsAdapter):
 
     Attributes
     ----------
-    map_ : Affine
-        The fitted map.
-    moments_ : Moments
-        Count, mean and scatter of all rows that the adapter was fitted to.
     shrinkage_ : float
         The shrinkage used.
-    <common>
+    <moments>
 
     References
     ----------

@@ -1,6 +1,7 @@
 """Fitted maps of embeddings, small NumPy objects in float64, and the registry of storable maps."""
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
@@ -100,19 +101,6 @@ class Affine(NamedTuple):
         return Affine(self.matrix @ first.matrix, self.matrix @ first.offset + self.offset)
 
 
-class FirstColumns(NamedTuple):
-    """The map that selects the first columns."""
-
-    n_features_out: int
-
-    def __call__(self, X: Floats) -> Floats:
-        return X[:, : self.n_features_out]
-
-    def after(self, first: Affine) -> Affine:
-        """Compose this map with an affine map that is applied first."""
-        return Affine(first.matrix[: self.n_features_out], first.offset[: self.n_features_out])
-
-
 class ClusterProjection(NamedTuple):
     """The map z = (I - VᵀV)(h - m), with m and V of the cluster whose centre is nearest to h."""
 
@@ -141,16 +129,8 @@ def nearest_center(X: Floats, centers: Floats) -> NDArray[np.intp]:
 
 
 def compose(maps: Iterable[Affine]) -> Affine:
-    """Compose affine maps, of which the first is applied first, or raise for unequal widths."""
-    first, *others = maps
-    for step in others:
-        if step.matrix.shape[1] != first.n_features_out:
-            raise ValueError(
-                f"a map takes {step.matrix.shape[1]} features, but the one before it returns "
-                f"{first.n_features_out}: compose maps in the order in which they are applied"
-            )
-        first = step.after(first)
-    return first
+    """Compose affine maps, of which the first is applied first."""
+    return reduce(lambda first, then: then.after(first), maps)
 
 
 def map_rows(

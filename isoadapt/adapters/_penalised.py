@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -12,17 +13,16 @@ from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import has_fit_parameter
 from torch import nn
 
 from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter, make_random_state
-from isoadapt.adapters._engine._choice import make_score, takes_weights
+from isoadapt.adapters._engine._choice import takes_weights
 from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates
 from isoadapt.adapters._engine._network import Rates
-from isoadapt.adapters._engine._task import Penalty, Problem, Settings, Task
+from isoadapt.adapters._engine._task import Penalty, Problem, Task
 from isoadapt.adapters._engine._train import Result, epochs_bar, train
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._rows import (
@@ -34,10 +34,8 @@ from isoadapt.adapters._rows import (
     restore_on_failure,
     split_rows,
     strata,
-    warn_of_large_mean,
 )
 from isoadapt.geometry import Moments
-from isoadapt.heads import LinearHead
 from isoadapt.metrics._points import codes_of
 
 _ROWS_PER_DIMENSION = 10  # with fewer, the fit is repeated on all rows if it includes the head
@@ -67,13 +65,12 @@ class PenalisedAdapter(BaseAdapter):
         "verbose": ["verbose"],
     }
 
+    # These parameters may differ between adapters that are trained together.
     _batchable_params: ClassVar[frozenset[str]] = frozenset(
         {"lr", "weight_decay", "random_state", "ridge", "smoothing", "verbose"}
     )
-    """Names of the parameters that may differ between adapters that are trained together."""
 
-    _is_exact = False
-    """Whether the fit needs no mini-batches, according to the parameters."""
+    _is_exact = False  # whether the fit needs no mini-batches, according to the parameters
 
     head: Any = field(default="logistic", kw_only=False)
     balance: str | None = None
@@ -155,15 +152,14 @@ class PenalisedAdapter(BaseAdapter):
 
     def _fit(self, problem: Problem) -> Self:
         """Train by mini-batches and set the fitted attributes."""
-        warn_of_large_mean(problem.moments)
         task = self._task(problem)
         if task.weight:
             for message in task.penalty.batch_warnings(problem, self.batch_size):
                 warn(message)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            (result,) = train_adapters([self], [task], lambda _: bar.update())
+            (result,) = train_adapters([self], [task], bar.update)
         self._take_result(result)
-        for warning in result.choice.warnings(self.max_epochs):
+        for warning in result.choice.warnings():
             warn(warning)
         return self
 
@@ -188,14 +184,16 @@ class PenalisedAdapter(BaseAdapter):
     ) -> Problem:
         """Check, merge and split rows, and compute head and coordinates from the training rows."""
         rows, labels = self._check_fit_input(X, y)
-        check_spread(rows)
         weights = check_frequencies(sample_weight, rows)
         share = None if self._is_exact else self.validation_fraction
-        if weights is not None and self.head is not None and share:
-            self._check_scoring_takes_weights()
+        scored = share and self.head is not None and self.scoring is not None
+        if weights is not None and scored and not takes_weights(get_scorer(self.scoring)):
+            raise ValueError(
+                f"scoring={self.scoring!r} does not support sample_weight, but sample_weight was "
+                "given: use a scoring that does, scoring=None, or validation_fraction=None"
+            )
         row_groups = None if groups is None else codes_of(groups, len(rows), "groups")[1]
-        used = share or needs_fit(self.head) or self.ridge == "auto"
-        sample = distinct_rows(rows, labels, row_groups if used else None, weights)
+        sample = distinct_rows(rows, labels, row_groups, weights)
         self._check_combination()
         rng = make_random_state(self.random_state)
         seed = int(rng.randint(2**31))
@@ -213,10 +211,10 @@ class PenalisedAdapter(BaseAdapter):
     ) -> Problem:
         """Compute the head and the coordinates from the rows with the numbers `fitting`."""
         training = sample if validating is None else sample.take(fitting)
-        check_spread(training.X, "rows that are trained on")
-        weights = check_frequencies(training.weights, training.X)
-        head = self._initial_head(training)
-        moments = Moments().update(training.X, weights)
+        X, y, groups, weights = training
+        moments = Moments().update(X, weights)
+        check_spread(moments)
+        head = self._resolve_head(X, y, weights, groups)
         raw = self.coordinates == "raw" and not self._is_exact
         return Problem(
             sample=sample,
@@ -230,27 +228,8 @@ class PenalisedAdapter(BaseAdapter):
             rng=rng,
         )
 
-    def _initial_head(self, sample: Sample) -> LinearHead | None:
-        """Return the head before training; a head without weights is fitted to repeated rows."""
-        X, y, groups, weights = sample[:4]
-        by_name = isinstance(self.head, str) or not needs_fit(self.head)
-        if by_name or weights is None or has_fit_parameter(self.head, "sample_weight"):
-            return self._resolve_head(X, y, weights, groups)
-        counts = weights.astype(np.int64)
-        if (counts != weights).any():  # which the head refuses
-            return self._resolve_head(X, y, weights, groups)
-        return self._resolve_head(
-            X.repeat(counts, axis=0), None if y is None else y.repeat(counts, axis=0)
-        )
-
     def _task(self, problem: Problem, n_epochs: int | None = None) -> Task:
         """Return what is trained; without validation rows, for `n_epochs`."""
-        sample, held, score = problem.sample, problem.validating, None
-        y, targets, weights = sample.y, problem.targets, sample.weights
-        if held is not None and problem.head and y is not None and targets is not None:
-            weights = None if weights is None else weights[held]
-            known = y[held], targets[held]
-            score = make_score(problem.head, *known, self.scoring, problem.units, weights)
         device = resolve_device(self.device)
         penalty, weight = self._make_penalty(problem, device), self._penalty_weight
         if isinstance(penalty.loss, nn.Module):
@@ -267,17 +246,15 @@ class PenalisedAdapter(BaseAdapter):
             ridge=problem.automatic_ridge if self.ridge == "auto" else float(self.ridge),
             rates=self._rates(problem.coordinates.n_read),
             smoothing=self.smoothing,
-            settings=Settings(
-                self.balance,
-                self.head_training,
-                self.lr_schedule,
-                self.batch_size,
-                self.max_epochs,
-                self.patience,
-                device,
-            ),
-            score=score,
-            n_epochs=n_epochs,
+            score=problem.score(self.scoring),
+            n_epochs=n_epochs or self.max_epochs,
+            balance=self.balance,
+            head_training=self.head_training,
+            lr_schedule=self.lr_schedule,
+            batch_size=self.batch_size,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            device=device,
         )
 
     def _rates(self, n_read: int) -> Rates:
@@ -302,13 +279,6 @@ class PenalisedAdapter(BaseAdapter):
         own = self._batchable_params
         return type(self), *((name, comparable(value)) for name, value in shared if name not in own)
 
-    def _check_scoring_takes_weights(self) -> None:
-        if self.scoring is not None and not takes_weights(get_scorer(self.scoring)):
-            raise ValueError(
-                f"scoring={self.scoring!r} does not support sample_weight, but sample_weight was "
-                "given: use a scoring that does, scoring=None, or validation_fraction=None"
-            )
-
     def _check_combination(self) -> None:
         """Raise ValueError if parameters exclude each other."""
         if self.head is None and self.head_training != "frozen":
@@ -321,25 +291,24 @@ class PenalisedAdapter(BaseAdapter):
 def train_adapters(
     adapters: Sequence[PenalisedAdapter],
     tasks: Sequence[Task],
-    tick: Callable[[int], Any] = lambda n_stopped: None,
+    tick: Callable[[], Any] = lambda: None,
 ) -> list[Result]:
-    """Train the tasks of adapters, a second time on all rows where that helps their heads.
+    """Train tasks, again on all rows for the kept number of epochs where that helps the head.
 
-    The second fit runs for as many epochs as the first one kept. After each epoch of the first
-    training, `tick` is called with the number of adapters that stopped in it.
+    `tick` is called after each epoch of the first training.
     """
     results = train(tasks, tick)
-    whole: dict[int, Problem] = {}  # one for all adapters with the same rows and split
-    again: dict[int, Task] = {}
-    for k, (adapter, task) in enumerate(zip(adapters, tasks, strict=True)):
-        problem = task.problem
-        if results[k].error is None and adapter._fits_twice(problem):
-            if id(problem) not in whole:
-                rows = np.arange(len(problem.sample.X))
-                whole[id(problem)] = adapter._problem(
-                    problem.sample, rows, None, problem.seed, problem.rng
-                )
-            again[k] = adapter._task(whole[id(problem)], results[k].choice.best_epoch)
+
+    @cache
+    def on_all_rows(problem: Problem) -> Problem:
+        rows = np.arange(len(problem.sample.X))
+        return adapters[0]._problem(problem.sample, rows, None, problem.seed, problem.rng)
+
+    again = {
+        k: adapter._task(on_all_rows(task.problem), results[k].choice.best_epoch)
+        for k, (adapter, task) in enumerate(zip(adapters, tasks, strict=True))
+        if results[k].error is None and adapter._fits_twice(task.problem)
+    }
     for k, second in zip(again, train(list(again.values())), strict=True):
         results[k] = replace(second, choice=results[k].choice)
     return results

@@ -20,7 +20,7 @@ class PaperLoss(NamedTuple):
     """A loss with the parameters and the place of its paper; it is imported when it is used."""
 
     loss_name: str  # a class of isoadapt.losses
-    where: str = "head_input"  # one of isoadapt.finetune._recipes.PLACES
+    where: str = "head_input"  # one of isoadapt.finetune._penalties.PLACES
     settings: Mapping[str, Any] = {}
 
     @property
@@ -101,50 +101,41 @@ ADAPTERS = _Adapters()
 class Variant(NamedTuple):
     """An adapter class with parameters, as a row of a table."""
 
-    name: str
-    adapter: str  # the class's name
-    params: dict[str, Any]
+    name: str  # begins with the class's name, before a comma
+    params: Mapping[str, Any] = {}
     brief: bool = True  # whether short tables have this row too
+
+    @property
+    def adapter(self) -> str:
+        """Name of the class."""
+        return self.name.partition(",")[0]
 
     def make(self, head: Any) -> Any:
         """Return an instance with the given head."""
         return ADAPTERS[self.adapter](head=head, **self.params)
 
 
+_UNSHRUNK = {"zeta": 0.0, "bias_corrected": True}
+
 VARIANTS = (
-    Variant("IsotropyLayer, minibatch", "IsotropyLayer", {}),
-    Variant("IsotropyLayer, exact", "IsotropyLayer", {"solver": "exact"}),
-    Variant("IStarAdapter, lam=1", "IStarAdapter", {"lam": 1.0}),
-    Variant("IStarAdapter, lam=-1", "IStarAdapter", {"lam": -1.0}, brief=False),
-    Variant(
-        "IStarAdapter, lam=1, zeta=0, corrected",
-        "IStarAdapter",
-        {"lam": 1.0, "zeta": 0.0, "bias_corrected": True},
-        brief=False,
-    ),
-    Variant("CosRegAdapter", "CosRegAdapter", {}),
-    Variant("SpectrumControlAdapter, polynomial", "SpectrumControlAdapter", {}),
-    Variant(
-        "SpectrumControlAdapter, exponential",
-        "SpectrumControlAdapter",
-        {"decay": "exponential"},
-        brief=False,
-    ),
-    Variant("TopologicalEntropyAdapter, selected bars", "TopologicalEntropyAdapter", {}),
-    Variant(
-        "TopologicalEntropyAdapter, all bars",
-        "TopologicalEntropyAdapter",
-        {"bars": "all"},
-        brief=False,
-    ),
-    Variant("FlowAdapter, head refit", "FlowAdapter", {}),
-    Variant("FlowAdapter, alpha=0.5", "FlowAdapter", {"alpha": 0.5}, brief=False),
-    Variant("IsoBN, head refit", "IsoBN", {}),
-    Variant("AllButTheTop, head refit", "AllButTheTop", {}),
-    Variant("ClusterIsotropy, head refit", "ClusterIsotropy", {}),
-    Variant("Whitening, head refit", "Whitening", {}),
-    Variant("Whitening, oas, head refit", "Whitening", {"shrinkage": "oas"}, brief=False),
-    Variant("LogitPreservingWhitening", "LogitPreservingWhitening", {}),
+    Variant("IsotropyLayer, minibatch"),
+    Variant("IsotropyLayer, exact", {"solver": "exact"}),
+    Variant("IStarAdapter, lam=1"),
+    Variant("IStarAdapter, lam=-1", {"lam": -1.0}, brief=False),
+    Variant("IStarAdapter, lam=1, zeta=0, corrected", _UNSHRUNK, brief=False),
+    Variant("CosRegAdapter"),
+    Variant("SpectrumControlAdapter, polynomial"),
+    Variant("SpectrumControlAdapter, exponential", {"decay": "exponential"}, brief=False),
+    Variant("TopologicalEntropyAdapter, selected bars"),
+    Variant("TopologicalEntropyAdapter, all bars", {"bars": "all"}, brief=False),
+    Variant("FlowAdapter, head refit"),
+    Variant("FlowAdapter, alpha=0.5", {"alpha": 0.5}, brief=False),
+    Variant("IsoBN, head refit"),
+    Variant("AllButTheTop, head refit"),
+    Variant("ClusterIsotropy, head refit"),
+    Variant("Whitening, head refit"),
+    Variant("Whitening, oas, head refit", {"shrinkage": "oas"}, brief=False),
+    Variant("LogitPreservingWhitening"),
 )
 
 

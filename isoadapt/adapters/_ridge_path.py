@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,13 +11,13 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve
 
 from isoadapt.adapters._maps import Floats
+from isoadapt.adapters._rows import Index
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.geometry._spread import dead_dimensions
 
 _N_FOLDS = 5
 _BLOCK = 2048  # rows that are converted to float64 at a time
-_MANY = 10  # ridges; for more, an eigendecomposition is faster than one of Cholesky for each
 _FIRST = (-2, -1)  # exponents of the ridges that are tried first
 _LOWEST, _HIGHEST = -6, 4
 
@@ -28,11 +29,7 @@ class Folds(NamedTuple):
     groups: dict[str, int]  # the first five groups have a fold each; others are hashed
 
 
-def new_folds(before: Folds | None = None) -> Folds:
-    """Return folds without rows, or a copy of others, to which rows can be added."""
-    if before is None:
-        return Folds([None] * _N_FOLDS, {})
-    return Folds(list(before.parts), dict(before.groups))
+NO_ROWS = Folds([None] * _N_FOLDS, {})
 
 
 def add_rows(
@@ -41,22 +38,25 @@ def add_rows(
     targets: Floats,
     weights: NDArray[Any] | None,
     groups: NDArray[Any] | None,
-) -> None:
-    """Add rows X (n, p) and targets (n, q) to folds, whose moments are replaced, not changed."""
+) -> Folds:
+    """Return folds with more rows X (n, p) and targets (n, q)."""
+    parts, known = list(folds.parts), dict(folds.groups)
     weights = np.ones(len(X)) if weights is None else weights
     kept = np.flatnonzero(weights > 0)
-    blocks = [kept[start : start + _BLOCK] for start in range(0, len(kept), _BLOCK)]
     if groups is None:
-        hashes = [row_hashes(X[block].astype(np.float64)) for block in blocks]
+        hashes = [row_hashes(X[block].astype(np.float64)) for block in _blocks(kept)]
         numbers = np.concatenate([np.zeros(0, np.uint64), *hashes]) % _N_FOLDS
     else:
-        numbers = np.array([_group_fold(str(each), folds.groups) for each in groups[kept].tolist()])
+        numbers = np.array([_group_fold(str(each), known) for each in groups[kept].tolist()])
     for fold in range(_N_FOLDS):
-        own = kept[numbers == fold]
-        for start in range(0, len(own), _BLOCK):
-            block = own[start : start + _BLOCK]
+        for block in _blocks(kept[numbers == fold]):
             new = _measure(np.hstack([X[block], targets[block]]), weights[block])
-            folds.parts[fold] = merged([new, folds.parts[fold]])
+            parts[fold] = merged([new, parts[fold]])
+    return Folds(parts, known)
+
+
+def _blocks(rows: Index) -> Iterator[Index]:
+    return (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
 
 
 def _group_fold(group: str, known: dict[str, int]) -> int:
@@ -78,21 +78,12 @@ def _measure(rows: Floats, weights: Floats) -> Moments:
 
 
 def merged(parts: Iterable[Moments | None]) -> Moments:
-    """Return the moments of the rows of all parts; the first part is changed."""
-    first, *others = (part for part in parts if part is not None)
-    for part in others:
-        first.merge(part)
-    return first
+    """Return the moments of the rows of all parts."""
+    return reduce(Moments.merge, (part for part in parts if part is not None), Moments())
 
 
 def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) -> Iterator[Floats]:
     """Yield the solution (p, q) of (gram + ridge I) B = cross for each ridge."""
-    if len(ridges) > _MANY:
-        eigenvalues, axes = np.linalg.eigh(gram)
-        crossed = axes.T @ cross
-        for ridge in ridges:
-            yield axes @ (crossed / (eigenvalues + ridge)[:, None])
-        return
     matrix, diagonal = gram.copy(), gram.diagonal().copy()
     for ridge in ridges:
         np.fill_diagonal(matrix, diagonal + ridge)
@@ -103,10 +94,7 @@ def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) ->
 
 
 def standardised_path(moments: Moments, p: int, ridges: Sequence[float]) -> Iterator[Floats]:
-    """Yield, for each ridge of p standardised columns, the coefficients (p, q) of centred ones.
-
-    The other q columns are the targets.
-    """
+    """Yield coefficients (p, q) of p columns, standardised for the ridge; others are targets."""
     scatter = moments.scatter.numpy()
     variances = scatter.diagonal()[:p] / moments.count
     live = ~dead_dimensions(variances)
@@ -140,21 +128,12 @@ def choose_ridge(parts: Sequence[Moments], p: int, ridge: float | str) -> tuple[
 
 def _held_out_errors(parts: Sequence[Moments], p: int, ridges: Sequence[float]) -> list[float]:
     """Sum, for each ridge, the squared errors on each part of the fits to the other parts."""
-    found = [
-        _errors_on(part, [*parts[:number], *parts[number + 1 :]], p, ridges)
-        for number, part in enumerate(parts)
-    ]
-    return [sum(each) for each in zip(*found, strict=True)]
-
-
-def _errors_on(
-    part: Moments, others: Sequence[Moments], p: int, ridges: Sequence[float]
-) -> list[float]:
-    """Squared errors on a part, for each ridge, of the fit to other parts."""
-    fit, errors = merged([Moments(), *others]), []
-    scatter, step = part.scatter.numpy(), (part.mean - fit.mean).numpy()
-    for coef in standardised_path(fit, p, ridges):
-        offset = step[p:] - step[:p] @ coef
-        error = float(scatter[p:, p:].trace() + part.count * (offset @ offset))
-        errors.append(error + float(np.vdot(coef, scatter[:p, :p] @ coef - 2 * scatter[:p, p:])))
-    return errors
+    errors = np.zeros(len(ridges))
+    for number, part in enumerate(parts):
+        fit = merged([*parts[:number], *parts[number + 1 :]])
+        scatter, step = part.scatter.numpy(), (part.mean - fit.mean).numpy()
+        for place, coef in enumerate(standardised_path(fit, p, ridges)):
+            offset = step[p:] - step[:p] @ coef
+            errors[place] += scatter[p:, p:].trace() + part.count * (offset @ offset)
+            errors[place] += np.vdot(coef, scatter[:p, :p] @ coef - 2 * scatter[:p, p:])
+    return errors.tolist()

@@ -16,13 +16,12 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from isoadapt._utils.containers import as_values
-from isoadapt._utils.messages import warn
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
-from isoadapt.geometry._spread import LARGEST, SMALLEST
+from isoadapt.geometry._spread import SMALLEST
 
-_MAX_MEAN_TO_SPREAD = 1e5
+_LEAST_COUNT = 1 + 1e-4  # sum of weights that is not 1 up to rounding in float32
 _RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
@@ -44,103 +43,53 @@ class Sample(NamedTuple):
         return Sample(*parts)
 
 
-def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
-    """Raise ValueError if all rows are equal, or if their squares overflow or underflow."""
-    if isinstance(X, Moments):
-        overflows = not math.isfinite(float(X.scatter.trace())) or not X.scatter.isfinite().all()
-        n_samples, constant = X.count, float(X.scatter.diagonal().max()) < SMALLEST**2
-    else:
-        low, high = X.min(axis=0), X.max(axis=0)
-        largest = max(float(high.max()), -float(low.min()))
-        n_samples, overflows = len(X), largest > LARGEST
-        constant = bool((low == high).all()) or largest < SMALLEST
-    if overflows:
+def check_spread(moments: Moments) -> None:
+    """Raise ValueError for too little weight, equal rows, or squares that over- or underflow."""
+    if moments.count < _LEAST_COUNT:
+        raise ValueError(
+            f"sample_weight sums to {moments.count:g} in the rows that are used, but frequency "
+            "weights must sum to more than 1: multiply them by the number of rows, or pass counts"
+        )
+    if not math.isfinite(moments.scatter.trace()):
         raise ValueError(
             "X is too large: sums of squares of its entries overflow float64; divide X by its "
             "largest absolute entry"
         )
-    if constant:
+    if moments.scatter.diagonal().max() < SMALLEST**2:
         raise ValueError(
-            f"X is constant: all {n_samples:.0f} {rows} are equal, or differ by less than about "
-            f"{SMALLEST:g}, but an adapter needs rows that differ; check that the texts differ and "
-            "that the encoder is the fine-tuned one, or divide tiny X by its largest absolute entry"
+            f"X is constant: all {moments.count:.0f} rows that are used are equal, or differ by "
+            f"less than about {SMALLEST:g}, but an adapter needs rows that differ; check that the "
+            "texts differ and that the encoder is the fine-tuned one, or divide tiny X by its "
+            "largest absolute entry"
         )
 
 
-def warn_of_large_mean(moments: Moments) -> None:
-    """Warn if the mean is so large that float32 loses the differences between the rows."""
-    spread = math.sqrt(moments.covariance().trace())
-    size = float(moments.mean.norm())
-    if size > _MAX_MEAN_TO_SPREAD * spread:
-        warn(
-            f"the mean of X is {size / spread:.1g} times as large as its spread, so training in "
-            "float32 loses precision: subtract the mean from X first, or use an adapter that "
-            "computes in float64, such as LogitPreservingWhitening"
-        )
-
-
-def check_frequencies(
-    sample_weight: ArrayLike | None, X: NDArray[Any], before: float = 0.0
-) -> NDArray[Any] | None:
-    """Validate weights in float64; with `before`, of earlier rows, they must sum to more than 1."""
+def check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArray[Any] | None:
+    """Validate weights, and return them in float64."""
     if sample_weight is None:
         return None
     given = as_values(sample_weight, "sample_weight", numeric=True)
-    weights = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
-    if before + weights.sum() <= 1:
-        raise ValueError(
-            f"sample_weight sums to {weights.sum():g}, but frequency weights must sum to more than "
-            "1: multiply them by the number of rows, or pass counts"
-        )
-    return weights
+    return _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
 
 
 def distinct_rows(
     X: NDArray[Any], y: NDArray[Any] | None, groups: NDArray[Any] | None, weights: Floats | None
 ) -> Sample:
-    """Drop rows of weight zero, and merge equal rows into one row with their summed weight.
-
-    Rows are equal if their labels and groups are equal too. The result does not depend on whether
-    repetitions are written as rows or as weights, nor on their order. If all remaining weights are
-    1, the rows keep their order. `X` is returned without a copy if every row is kept.
-    """
-    codes = None if groups is None else _codes(groups)
-    keys = row_hashes(X)
-    if weights is None:
-        if len(np.unique(keys)) == len(X):
-            return Sample(X, y, codes, None)
-        weights = np.ones(len(X))
+    """Merge rows of equal X, y and group, unless all weights are 1; drop those of weight 0."""
+    weights = np.ones(len(X)) if weights is None else weights
     positive = np.flatnonzero(weights)
-    order, counts = _merged(keys, y, codes, weights, positive)
+    labels = [] if y is None else [_codes(column) for column in (y.T if y.ndim == 2 else [y])]
+    codes = [] if groups is None else [_codes(groups)]
+    columns = np.column_stack([row_hashes(X), *(c.astype(np.uint64) for c in labels + codes)])
+    _, first, inverse = np.unique(columns[positive], axis=0, return_index=True, return_inverse=True)
+    counts = np.bincount(inverse.ravel(), weights[positive]).astype(np.float64)
     once = len(counts) == len(positive) and bool((counts == 1).all())
-    if once and len(positive) == len(X):
-        return Sample(X, y, codes, None)
-    order = positive if once else order
-    labels = None if y is None else y[order]
+    order: Any = positive[first]  # the same for repeated rows as for weights
+    if once:
+        order = slice(None) if len(positive) == len(X) else positive
     # Without renumbering, dropping a row and giving it weight zero would have different results.
-    left = None if codes is None else _codes(codes[order])
-    return Sample(X[order], labels, left, None if once else counts)
-
-
-def _merged(
-    keys: NDArray[np.uint64],
-    y: NDArray[Any] | None,
-    groups: Index | None,
-    weights: Floats,
-    positive: Index,
-) -> tuple[Index, Floats]:
-    """Return one row number and the summed weight of each set of equal rows, in canonical order."""
-    columns: list[NDArray[Any]] = [keys]
-    if y is not None:
-        columns += [_codes(column) for column in (y.T if y.ndim == 2 else [y])]
-    if groups is not None:
-        columns.append(groups)
-    columns = [column[positive] for column in columns]
-    order = np.lexsort(columns[::-1])
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = np.any([column[order[1:]] != column[order[:-1]] for column in columns], axis=0)
-    starts = np.flatnonzero(new)
-    return positive[order[starts]], np.add.reduceat(weights[positive[order]], starts)
+    left = None if groups is None else _codes(groups[order])
+    return Sample(X[order], None if y is None else y[order], left, None if once else counts)
 
 
 def _codes(values: NDArray[Any]) -> Index:
@@ -163,12 +112,7 @@ def split_rows(
     rng: np.random.RandomState,
     groups: Index | None = None,
 ) -> tuple[Index, Index | None]:
-    """Return sorted numbers of the training rows and of the validation rows.
-
-    The latter are None if fewer than 4 rows would be left on a side. Without groups, the split is
-    stratified if each class has at least two rows, and every class has a training row. Each group,
-    numbered from 0, stays on one side.
-    """
+    """Return sorted numbers of training and of validation rows, None if a side would be small."""
     rows, n_valid = np.arange(n), round(n * (fraction or 0))
     if min(n_valid, n - n_valid) < _MIN_ROWS:
         return rows, None
@@ -240,14 +184,9 @@ def fold_numbers(
 class Batch(NamedTuple):
     """Inputs of the network, targets and weights of rows, on the training device."""
 
-    X: Tensor  # (n, d) or (K, n, d); row numbers (n,) when a flow is trained
+    X: Tensor  # (n, d) or (K, n, d)
     y: Tensor | None
     weights: Tensor | None = None  # (n,) or (K, n)
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows of each member."""
-        return self.X.shape[-2] if self.X.ndim > 1 else len(self.X)
 
     def take(self, index: Tensor) -> "Batch":
         """Select rows by an index (m,), or (K, m) with the rows of each member."""

@@ -109,9 +109,7 @@ class _ExactSpectrum(Penalty):
 
 def _second_moment_root(moments: Moments) -> Floats:
     """Return a root (d + 1, d + 1) of the second moment of the rows with a constant 1 appended."""
-    mean = moments.mean.numpy()
-    second = np.block(
-        [[moments.second_moment().numpy(), mean[:, None]], [mean[None], np.ones((1, 1))]]
-    )
-    eigenvalues, vectors = descending_eigh(second)
+    identity = np.eye(len(moments) + 1)
+    appended = moments.mapped(identity[:, :-1], identity[-1])
+    eigenvalues, vectors = descending_eigh(appended.second_moment().numpy())
     return vectors * np.sqrt(eigenvalues)

@@ -7,25 +7,25 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_array, check_consistent_length, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._linalg import descending_eigh, row_space
-from isoadapt.adapters._maps import Affine, FirstColumns, Floats, map_rows
+from isoadapt.adapters._maps import Affine, Floats, map_rows
 from isoadapt.adapters._ridge_path import (
+    NO_ROWS,
     Folds,
     add_rows,
     choose_ridge,
     merged,
-    new_folds,
     standardised_path,
 )
 from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
@@ -82,14 +82,10 @@ class TeacherReadout(BaseAdapter):
     ----------
     map_ : Affine
         The fitted map.
-    head_map_ : FirstColumns
+    head_map_ : Affine
         The map from X to the head's input: its first columns, and all of them without a head.
     readout_ : Affine
         The map from X to T̂; with ``space="teacher"`` it is `map_`.
-    head_ : LinearHead or None
-        The head.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted class labels; only if the head is a classifier.
     ridge_ : float
         The penalty used.
     r2_ : float
@@ -99,10 +95,7 @@ class TeacherReadout(BaseAdapter):
     moments_ : Folds
         Moments of the columns of X and y in each fold, about 40 bytes times the square of their
         number; only after ``partial_fit``, which continues with them.
-    n_features_in_ : int
-        Number of columns of X.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the columns; only if X has feature names that are all strings.
+    <head attributes>
 
     Examples
     --------
@@ -175,9 +168,9 @@ class TeacherReadout(BaseAdapter):
             negative or sum to 1 or less; if the head is wider than X; or if ``space="head"`` has no
             head, or a head of full rank.
         """
-        folds = new_folds()
-        for number, chunk in enumerate(_chunks(X, y, sample_weight, groups)):
-            self._add_chunk(folds, number == 0, *chunk)
+        folds = NO_ROWS
+        for chunk in _chunks(X, y, sample_weight, groups):
+            folds = self._add_chunk(folds, *chunk)
         self.__dict__.pop("moments_", None)
         return self._solve(folds)
 
@@ -210,16 +203,14 @@ class TeacherReadout(BaseAdapter):
         Self
             The adapter, fitted to all rows so far.
         """
-        before: Folds | None = getattr(self, "moments_", None)
-        if before is None and hasattr(self, "map_"):
+        before = getattr(self, "moments_", NO_ROWS)
+        if before is NO_ROWS and hasattr(self, "map_"):
             warn(
                 "partial_fit starts without the rows of the fit before, which kept no moments: "
                 "pass all rows to partial_fit, or all to fit"
             )
-        folds = new_folds(before)
-        self._add_chunk(folds, before is None, X, y, sample_weight, groups)
-        self.moments_ = folds
-        return self._solve(folds)
+        self.moments_ = self._add_chunk(before, X, y, sample_weight, groups)
+        return self._solve(self.moments_)
 
     def score(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
@@ -242,43 +233,39 @@ class TeacherReadout(BaseAdapter):
         float
             R², at most 1.
         """
-        predicted, true = map_rows(self.readout_, self._check_rows(X)), _unit_vectors(y)
+        check_is_fitted(self)
+        rows, true = self._check_pair(X, y, reset=False)
+        predicted = map_rows(self.readout_, rows)
         return float(
             r2_score(true, predicted, sample_weight=sample_weight, multioutput="variance_weighted")
         )
 
     @property
-    def head_map_(self) -> FirstColumns:
+    def head_map_(self) -> Affine:
         """The map from embeddings to what the head reads: the first columns."""
-        return FirstColumns((self.head_ or self).n_features_in_)
+        width = (self.head_ or self).n_features_in_
+        return Affine(np.eye(width, self.n_features_in_), np.zeros(width))
 
-    def _add_chunk(
-        self, folds: Folds, first: bool, X: Any, y: Any, sample_weight: Any, groups: Any
-    ) -> None:
-        """Validate rows and add them to folds."""
+    def _check_pair(self, X: Any, y: Any, **options: Any) -> tuple[NDArray[Any], Floats]:
+        """Validate rows and the teacher's vectors, which are scaled to unit length."""
         refuse_chunks(X, "TeacherReadout takes a matrix, a memory map or a dask array")
-        rows = validate_data(
-            self,
-            as_matrix(X),
-            dtype=[np.float64, np.float32],
-            order="C",
-            reset=first,
-            ensure_min_samples=1 + first,
-            ensure_min_features=1 + first,
-        )
-        targets = _unit_vectors(y)
+        options |= {"dtype": [np.float64, np.float32], "order": "C", "multi_output": True}
+        rows, y = validate_data(self, as_matrix(X), as_values(y), **options)
+        vectors = y.astype(np.float64).reshape(len(y), -1)
+        for norm in (np.inf, 2):  # the first prevents overflow
+            sizes = np.linalg.norm(vectors, norm, axis=1, keepdims=True)
+            vectors = vectors / np.where(sizes > 0, sizes, 1.0)
+        return rows, vectors
+
+    def _add_chunk(self, folds: Folds, X: Any, y: Any, sample_weight: Any, groups: Any) -> Folds:
+        """Return folds with more rows."""
+        first = folds is NO_ROWS
+        least = {"ensure_min_samples": 1 + first, "ensure_min_features": 1 + first}
+        rows, targets = self._check_pair(X, y, reset=first, **least)
         groups = as_values(groups, "groups")
-        check_consistent_length(rows, targets, groups)
-        width, q = self.n_features_in_, targets.shape[1]
-        for part in folds.parts:
-            if part is not None and len(part) != width + q:
-                raise ValueError(
-                    f"y has {q} columns, but {len(part) - width} in earlier rows: all vectors must "
-                    "come from the same teacher"
-                )
-        self._find_head()
-        weights = check_frequencies(sample_weight, rows, before=np.inf)
-        add_rows(folds, rows, targets, weights, groups)
+        check_consistent_length(rows, groups)
+        weights = check_frequencies(sample_weight, rows)
+        return add_rows(folds, rows, targets, weights, groups)
 
     def _find_head(self) -> LinearHead | None:
         """Return the head, or raise ValueError if it does not fit the columns or the space."""
@@ -298,9 +285,7 @@ class TeacherReadout(BaseAdapter):
 
     def _solve(self, folds: Folds) -> Self:
         parts = [part for part in folds.parts if part is not None]
-        if sum(part.count for part in parts) <= 1:
-            raise ValueError("sample_weight sums to 1 or less over all rows: pass counts of rows")
-        total, p = merged([Moments(), *parts]), self.n_features_in_
+        total, p = merged(parts), self.n_features_in_
         check_spread(Moments._of(total.count, total.mean[:p], total.scatter[:p, :p]))
         head = self._find_head()
         self.ridge_, error = choose_ridge(parts, p, self.ridge)
@@ -361,18 +346,3 @@ def _chunks(X: Any, y: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
         yield tuple(each.compute() if is_dask(each) else each for each in rows)
         for each in maps:
             unmap_pages(each)
-
-
-def _unit_vectors(y: Any) -> Floats:
-    """Validate the teacher's vectors and scale them to unit length; zeros stay zeros."""
-    if y is None:
-        raise ValueError(
-            "TeacherReadout requires y to be passed, but the target y is None: pass the teacher's "
-            "vectors of the same texts"
-        )
-    vectors = check_array(as_values(y), dtype=np.float64, ensure_2d=False, input_name="y")
-    vectors = vectors.reshape(len(vectors), -1)
-    for norm in (np.inf, 2):  # the first prevents overflow
-        sizes = np.linalg.norm(vectors, norm, axis=1, keepdims=True)
-        vectors = vectors / np.where(sizes > 0, sizes, 1.0)
-    return vectors

@@ -53,13 +53,9 @@ class Whitening(MomentsAdapter):
 
     Attributes
     ----------
-    map_ : Affine
-        The fitted map.
-    moments_ : Moments
-        Count, mean and scatter of all rows that the adapter was fitted to.
     shrinkage_ : float
         The shrinkage s used.
-    <common>
+    <moments>
 
     References
     ----------

@@ -37,7 +37,7 @@ from isoadapt.cli._options import (
     columns,
     one_of,
 )
-from isoadapt.finetune._recipes import PENALTIES, RECIPES
+from isoadapt.finetune._penalties import PENALTIES
 
 _EXPECTED = (
     ValueError,
@@ -217,15 +217,6 @@ def finetune(
             "weight_decay, random_state, device.",
         ),
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Optimiser, schedule, number of epochs and batch size of a paper: "
-            f"{', '.join(RECIPES)} (CosReg, spectrum control, flow). A recipe sets no penalty.",
-            callback=one_of("recipe", RECIPES),
-            is_eager=True,
-        ),
-    ] = None,
     where: Annotated[
         str | None,
         typer.Option(
@@ -254,7 +245,7 @@ def finetune(
     tables = Tables(train, dev, columns(text), label, max_length)
     given = [*(settings or []), *([f"where={where}"] if where else [])]
     console = Console(as_json, quiet)
-    _finetune.finetune(model, tables, penalty, given, recipe, out, overwrite, console)
+    _finetune.finetune(model, tables, penalty, given, out, overwrite, console)
 
 
 @app.command(cls=SettingsCommand)

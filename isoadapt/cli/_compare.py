@@ -190,8 +190,8 @@ def _write_page(
     rows = np.flatnonzero([text not in seen for text in texts])
     # The best adapter of each use; the last uses are those of the vectors alone.
     best = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
-    fitted, highlight = comparison.estimators, best[:4] or None
-    spectra = SpectrumDisplay.from_estimator(fitted, X[rows], highlight=highlight)
+    fitted = {name: comparison.estimators[name] for name in [*best, *comparison.estimators]}
+    spectra = SpectrumDisplay.from_estimator(fitted, X[rows])
     displays: dict[str, Any] = {"Spectra before and after the adapters": spectra}
     rows = np.random.default_rng(0).permutation(rows)[:_DRAWN]
     if best:

@@ -346,8 +346,9 @@ def _save_spectra(adapters: dict[str, Any], X: NDArray[Any], path: Path) -> None
     """Plot the spectra of embeddings before and after each adapter."""
     figures = import_optional("matplotlib.figure", feature="The plot", extra="plot")
     figure = figures.Figure(figsize=(11, 4.5), layout="constrained")
-    highlight = [name for name in _HIGHLIGHTED if name in adapters]
-    SpectrumDisplay.from_estimator(adapters, X, highlight=highlight, ax=figure.subplots(1, 2))
+    first = [name for name in _HIGHLIGHTED if name in adapters]
+    shown = {name: adapters[name] for name in [*first, *adapters]}
+    SpectrumDisplay.from_estimator(shown, X, ax=figure.subplots(1, 2))
     figure.suptitle("Embeddings of texts that no adapter was fitted to")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)

@@ -14,7 +14,7 @@ from isoadapt._utils.files import check_output_folder
 from isoadapt._utils.messages import aligned_table
 from isoadapt.cli._options import Console, Tables, WrongUsage, labelled_texts, read_settings
 from isoadapt.finetune import finetune_text_classifier
-from isoadapt.finetune._recipes import PENALTIES, PLACES
+from isoadapt.finetune._penalties import PENALTIES, PLACES
 from isoadapt.metrics._points import main_figures
 
 _TITLES = {
@@ -42,13 +42,12 @@ def finetune(
     tables: Tables,
     penalty: str | None,
     settings: Sequence[str],
-    recipe: str | None,
     out: Path,
     overwrite: bool,
     console: Console,
 ) -> None:
     """Fine-tune and save a classifier, and print its figures on the dev table and its folder."""
-    options = _make_options(penalty, recipe, settings)
+    options = _make_options(penalty, settings)
     with console.notes():
         check_output_folder(out, overwrite, name="--out")
         named = tables.text, tables.label
@@ -96,19 +95,16 @@ def _figures(
         ) from error
 
 
-def _make_options(
-    penalty: str | None, recipe: str | None, settings: Sequence[str]
-) -> dict[str, Any]:
+def _make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any]:
     """Make the loss from its name, and separate its parameters from those of training."""
     if penalty is None:
-        values = read_settings(settings, _TRAINING, "training without --penalty")
-        return {"recipe": recipe, **values}
+        return read_settings(settings, _TRAINING, "training without --penalty")
     method = PENALTIES[penalty]
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")
     _check_where(values.setdefault("where", method.where))
     loss = method.make(**{name: values.pop(name) for name in method.parameters if name in values})
-    return {"penalty": loss, "recipe": recipe, **values}
+    return {"penalty": loss, **values}
 
 
 def _check_where(where: Any) -> None:

@@ -1,6 +1,5 @@
 """Fine-tuning of a text classifier with one function call: texts and labels in, checkpoint out."""
 
-import math
 import os
 import random
 import sys
@@ -30,7 +29,7 @@ from isoadapt.encoders._folder import (
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import encoded_parts
-from isoadapt.finetune._recipes import PENALTIES, PLACES, RECIPES, make_recipe, penalty_options
+from isoadapt.finetune._penalties import PENALTIES, PLACES, penalty_options
 from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns, read_items
 
 
@@ -42,11 +41,10 @@ from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns
         "lam": [Interval(Real, None, None, closed="neither")],
         "balance": [StrOptions({"ema", "cumulative"}), None],
         "where": [StrOptions(set(PLACES)), Integral, list, tuple, None],
-        "recipe": [StrOptions(set(RECIPES)), None],
-        "epochs": [Interval(Integral, 1, None, closed="left"), None],
-        "lr": [Interval(Real, 0, None, closed="neither"), None],
-        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
-        "warmup": [Interval(Real, 0, 1, closed="left"), None],
+        "epochs": [Interval(Integral, 1, None, closed="left")],
+        "lr": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "warmup": [Interval(Real, 0, 1, closed="left")],
         "weight_decay": [Interval(Real, 0, None, closed="left"), None],
         "shuffle": ["boolean"],
         "freeze_embeddings": ["boolean"],
@@ -68,11 +66,10 @@ def finetune_text_classifier(
     lam: float = 1.0,
     balance: str | None = None,
     where: str | int | Sequence[int] | None = None,
-    recipe: str | None = None,
-    epochs: int | None = None,
-    lr: float | None = None,
-    batch_size: int | None = None,
-    warmup: float | None = None,
+    epochs: int = 3,
+    lr: float = 5e-5,
+    batch_size: int = 32,
+    warmup: float = 0.1,
     weight_decay: float | None = None,
     shuffle: bool = True,
     freeze_embeddings: bool = False,
@@ -126,20 +123,14 @@ def finetune_text_classifier(
         tokens of the last layer. "all": the tokens of all layers. An integer or a sequence of
         integers: the tokens of these layers, where 1 is the first layer. None: "all" for
         "istar", "last" for "cosreg", "head_input" for the others.
-    recipe : {"topological-entropy", "istar", "isotropy-layer", "isotropy-calibration"} or None, \
-            default=None
-        Train with the optimiser, schedule, number of epochs and batch size of a paper, see Notes.
-        A recipe does not set a penalty. `epochs`, `lr`, `batch_size`, `warmup` and `weight_decay`
-        override its values.
-    epochs : int, default=None
-        Number of passes over the texts. None: the recipe's value, or 3 without a recipe.
-    lr : float, default=None
-        Highest learning rate. None: the recipe's value, or 5e-5 without a recipe.
-    batch_size : int, default=None
-        Texts per batch. None: the recipe's value, or 32 without a recipe.
-    warmup : float, default=None
-        Share of the steps over which the learning rate rises. None: the recipe's value, or 0.1
-        without a recipe. A training of one step has no warm-up.
+    epochs : int, default=3
+        Number of passes over the texts.
+    lr : float, default=5e-5
+        Highest learning rate.
+    batch_size : int, default=32
+        Texts per batch.
+    warmup : float, default=0.1
+        Share of the steps over which the learning rate rises. A training of one step has none.
     weight_decay : float, default=None
         Weight decay, applied to all weights except biases and normalisation layers. None: one
         tenth of `lr`.
@@ -184,36 +175,11 @@ def finetune_text_classifier(
     ValueError
         If the numbers of texts and labels differ, if there is only one class, if integer labels
         are not 0..C-1, or if a label is not finite in float32. If the model does not
-        have a layer in `where`, if `max_length` leaves no token for the text, if `lam`, `balance`
-        or `where` is given without a penalty, or if the recipe "isotropy-layer" cannot hold out a
-        part of each class. If the model is a PEFT adapter, its configuration is damaged, or its
-        weights are not safetensors files in its own folder.
+        have a layer in `where`, if `max_length` leaves no token for the text, or if `lam`,
+        `balance` or `where` is given without a penalty. If the model is a PEFT adapter, its
+        configuration is damaged, or its weights are not safetensors files in its own folder.
     FloatingPointError
         If the loss or the weights become infinite or NaN.
-
-    Notes
-    -----
-    The recipes change the following settings. Settings that a paper does not report are the same
-    as without a recipe.
-
-    - "topological-entropy": Adam, 10 epochs, lr 5e-5 (the value for CoLA; the paper uses 8e-5 for
-      MRPC), batches of 64, warm-up 0.1, weight decay one tenth of lr.
-    - "istar": 4 epochs, lr 3e-5, batches of 16 with gradients accumulated over two batches. These
-      are the middle of the ranges that the paper tunes over. Mixed precision (float16) on a GPU.
-    - "isotropy-layer": AdamW. 30 % of the texts are held out, stratified by class, and the epoch
-      with the best accuracy on them is kept (the best R² for float labels). The paper does not
-      report other settings for training its encoder.
-    - "isotropy-calibration" (the paper of CosReg, spectrum control and the flow): 3 epochs, a
-      constant lr of 2e-5, batches of 32. The paper uses 1e-5 for RoBERTa, and 5 epochs for MRPC
-      and WNLI.
-
-    References
-    ----------
-    "topological-entropy": Kudrjashov, Karpik and Klyshinsky, "Shrink the Longest", section 4.
-    "istar": Rudman and Eickhoff, "Stable Anisotropic Regularization", section 4.1.
-    "isotropy-layer": "Optimizing the performance of text classification models by improving the
-    isotropy of the embeddings using a joint loss function", section 4.1. "isotropy-calibration":
-    Ding et al., "On Isotropy Calibration of Transformers", appendix B.
 
     Examples
     --------
@@ -231,63 +197,38 @@ def finetune_text_classifier(
     PosixPath('.../acceptability-minilm')
     """
     import_optional("accelerate", feature="finetune_text_classifier", extra="finetune")
-    from isoadapt.finetune._training import train_classifier
+    from isoadapt.finetune._training import train_classifier, training_arguments
 
     texts = read_items(texts)
     check_has_no_columns(texts)
     inputs = as_texts(texts)
     targets = as_targets(read_items(labels), len(inputs))
     torch_device = resolve_device(device)
-    plan = make_recipe(
-        recipe,
-        epochs=epochs,
-        lr=lr,
-        batch_size=batch_size,
-        warmup=warmup,
-        weight_decay=weight_decay,
-    )
-    _check_held_out(targets, plan.validation)
     options = penalty_options(penalty, lam, balance, where)
     seed = (torch.Generator().seed() if random_state is None else int(random_state)) % 2**32
     target = check_output_folder(output_folder, overwrite, model=model)
+    has_one_step = epochs == 1 and len(inputs) <= batch_size  # whose rate would be 0
+    settings = {
+        "num_train_epochs": epochs,
+        "learning_rate": lr,
+        "per_device_train_batch_size": batch_size,
+        "warmup_steps": 0.0 if has_one_step else warmup,
+        "weight_decay": lr / 10 if weight_decay is None else weight_decay,
+        "train_sampling_strategy": "group_by_length" if shuffle else "sequential",
+    }
     with quiet(), _seeded(seed, torch_device):
         network, tokenizer = _load(model, targets)
         network.get_input_embeddings().requires_grad_(not freeze_embeddings)
-        train_classifier(
-            network,
-            tokenizer,
-            _rows(network, tokenizer, inputs, targets, max_length),
-            plan,
-            device=torch_device,
-            seed=seed,
-            folder=Path(tempfile.gettempdir()),
-            show_progress=bool(verbose) and sys.stderr.isatty(),
-            shuffle=shuffle,
-            **options,
-        )
+        rows = _rows(network, tokenizer, inputs, targets, max_length)
+        folder = Path(tempfile.gettempdir())  # exists, and nothing is written to it
+        arguments = training_arguments(torch_device, seed, folder, network.config, **settings)
+        show_progress = bool(verbose) and sys.stderr.isatty()
+        train_classifier(network, tokenizer, rows, arguments, show_progress, **options)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:
         network.config.isoadapt_label_names = targets.named
         network.eval().cpu().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return target
-
-
-def _check_held_out(targets: Targets, share: float) -> None:
-    """Check that there are enough texts to hold out a share of them, stratified by class."""
-    n_texts = len(targets.values)
-    sizes = [n_texts] if targets.classes is None else torch.bincount(targets.values).tolist()
-    fewest = min(sizes)
-    if not share or (fewest >= 2 and math.ceil(share * n_texts) >= max(2, len(sizes))):
-        return
-    found, each = f"{n_texts} texts", ""
-    if targets.classes is not None:
-        rarest = sizes.index(fewest)
-        label = targets.classes[rarest] if targets.named else rarest
-        found, each = f"{fewest} of {n_texts} texts with the label {label!r}", " of each class"
-    raise ValueError(
-        f"recipe='isotropy-layer' holds out {share:.0%} of the texts{each} to choose the best "
-        f"epoch, and {found} are too few for that: pass 4 or more{each}, or choose another recipe"
-    )
 
 
 @contextmanager

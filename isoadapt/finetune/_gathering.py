@@ -1,6 +1,6 @@
 """Rows of all processes of a distributed run, and their moments, from which Σ_S is computed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from isoadapt.finetune._objective import Where
 from isoadapt.geometry import Moments
 
 
@@ -48,11 +47,11 @@ class _Gather(torch.autograd.Function):
 
 
 @torch.no_grad()
-def sample_moments(trainer: Any, places: Sequence[Where], seed: int) -> list[Moments]:
-    """Compute the moments of the points at each place for random training rows of all processes."""
+def sample_moments(trainer: Any, seed: int) -> Moments:
+    """Compute the moments of the points of random training rows of all processes."""
     model, device = trainer.accelerator.unwrap_model(trainer.model), trainer.args.device
     limit = -(-trainer.shrinkage_tokens // trainer.args.world_size)
-    found = [Moments() for _ in places]
+    moments = Moments()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         model.eval()
@@ -61,14 +60,13 @@ def sample_moments(trainer: Any, places: Sequence[Where], seed: int) -> list[Mom
                 inputs = trainer._prepare_inputs(batch)
                 with trainer.compute_loss_context_manager(), trainer._watch() as watch:
                     outputs = model(**inputs, **watch.options)
-                for moments, place in zip(found, places, strict=True):
-                    rows = watch.points(place, outputs, inputs).values
-                    moments.update(rows[: limit - int(moments.count)])
-                if all(moments.count >= limit for moments in found):
+                rows = watch.points(outputs, inputs).values
+                moments.update(rows[: limit - int(moments.count)])
+                if moments.count >= limit:
                     break
         finally:
             model.train()
-    return _merged(found)
+    return _merged(moments)
 
 
 def _random_batches(trainer: Any, seed: int) -> Iterator[Any]:
@@ -87,14 +85,13 @@ def _random_batches(trainer: Any, seed: int) -> Iterator[Any]:
     return iter(loader) if sized else islice(loader, args.process_index, None, args.world_size)
 
 
-def _merged(found: list[Moments]) -> list[Moments]:
+def _merged(moments: Moments) -> Moments:
     """Merge the moments of all processes."""
     if not is_distributed():
-        return found
+        return moments
     from accelerate.utils import gather_object
 
-    total = [Moments() for _ in found]
-    for part in gather_object([found]):
-        for moments, more in zip(total, part, strict=True):
-            moments.merge(more)
+    total = Moments()
+    for part in gather_object([moments]):
+        total.merge(part)
     return total

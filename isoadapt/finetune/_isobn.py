@@ -49,7 +49,7 @@ class IsoBNLayer(nn.Module):
     Raises
     ------
     ValueError
-        If a parameter is out of its range, or if the rows do not have `n_features` columns.
+        If a parameter is out of its range.
 
     References
     ----------
@@ -73,10 +73,6 @@ class IsoBNLayer(nn.Module):
         self, n_features: int, beta: float = 0.5, eps: float = 1e-3, momentum: float = 0.05
     ) -> None:
         super().__init__()
-        if n_features < 1:
-            raise ValueError(
-                f"n_features={n_features!r} must be 1 or more: pass the width of the rows"
-            )
         if not 0 <= beta <= 1:
             raise ValueError(f"beta={beta!r} must lie in [0, 1]")
         if not 0 < eps < float("inf"):
@@ -100,11 +96,6 @@ class IsoBNLayer(nn.Module):
         Tensor of shape (..., n_features)
             The scaled rows, with the dtype of `x`.
         """
-        if x.shape[-1:] != (self.n_features,):
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}; IsoBNLayer(n_features={self.n_features}) needs "
-                f"the shape (..., {self.n_features})"
-            )
         if self.training:
             self._track(x.detach().reshape(-1, self.n_features))
         return (x * self.scale()).to(x.dtype)
@@ -225,11 +216,8 @@ def _attach(model: Any, settings: dict[str, float]) -> nn.Linear:
     head.register_forward_pre_hook(_scale_input)
     head.register_state_dict_post_hook(_fold)
     head.register_load_state_dict_pre_hook(_unfold)
-    model.config.isoadapt_isobn = {
-        "beta": layer.beta,
-        "eps": layer.eps,
-        "momentum": layer.momentum,
-    }
+    names = ("beta", "eps", "momentum")
+    model.config.isoadapt_isobn = {name: getattr(layer, name) for name in names}
     return head
 
 

@@ -1,4 +1,4 @@
-"""The joint loss of a fine-tuning run: task loss plus penalties on points of a forward pass."""
+"""The joint loss of a fine-tuning run: task loss plus a penalty on points of a forward pass."""
 
 import copy
 import inspect
@@ -14,16 +14,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_path
-from isoadapt._utils.messages import warn
 from isoadapt.encoders._backbone import find_last_linear, is_classifier
 from isoadapt.encoders._pooling import Pooling
-from isoadapt.finetune._recipes import ALL, HEAD_INPUT, LAST, OUTPUT_EMBEDDINGS
+from isoadapt.finetune._penalties import ALL, HEAD_INPUT, LAST, OUTPUT_EMBEDDINGS
 from isoadapt.losses import JointLoss
 
 Where = str | Sequence[int]
 
 _LAST_TOKEN = Pooling(("lasttoken",))
-_PRIOR_COV, _WEIGHT = "prior_cov.", "joint.weight"
+_PRIOR_COV, _WEIGHT = "prior_cov", "joint.weight"
 _RTOL = 1e-3  # two evaluations of the same loss on a GPU may differ by this much
 
 
@@ -36,32 +35,26 @@ class Points(NamedTuple):
 
 def check_where(where: Any, model: Any) -> Where:
     """Check that a model has the vectors `where`; return it with layers as sorted indices."""
-    if not hasattr(model, "get_output_embeddings"):
-        raise TypeError(
-            f"model is a {type(model).__name__}; pass a PreTrainedModel of transformers"
-        )
-    if where == OUTPUT_EMBEDDINGS:
+    if where == HEAD_INPUT:
+        output_layer(model)
+    elif where == OUTPUT_EMBEDDINGS:
         if getattr(model.get_output_embeddings(), "weight", None) is None:
             raise ValueError(
                 f"where={where!r}: {type(model).__name__} has no output embeddings, which only "
                 "language models have (causal, masked, sequence to sequence); choose "
                 "'head_input', 'last', 'all' or a list of layers"
             )
-    elif where == HEAD_INPUT:
-        output_layer(model)
-    elif where in (LAST, ALL) or _are_layers(where):
-        if model.config.is_encoder_decoder:
-            raise ValueError(
-                f"where={where!r}: {type(model).__name__} has two stacks of layers, an encoder and "
-                "a decoder; choose 'head_input' or 'output_embeddings'"
-            )
-        return where if isinstance(where, str) else _layers(where, model)
-    else:
+    elif where not in (LAST, ALL) and not _are_layers(where):
         raise ValueError(
             f"where={where!r} must be 'head_input', 'last', 'all', 'output_embeddings' or a list "
             "of layers such as [1, 6]"
         )
-    return where
+    elif model.config.is_encoder_decoder:
+        raise ValueError(
+            f"where={where!r}: {type(model).__name__} has two stacks of layers, an encoder and "
+            "a decoder; choose 'head_input' or 'output_embeddings'"
+        )
+    return where if isinstance(where, str) else _layers(where, model)
 
 
 def output_layer(model: Any) -> nn.Module:
@@ -82,54 +75,47 @@ def output_layer(model: Any) -> nn.Module:
 
 
 class Watch:
-    """Records the head's input in one forward pass, which must be called with `options`."""
+    """Finds the points at a place in one forward pass, which must be called with `options`."""
 
-    def __init__(self, model: Any, places: Sequence[Where]) -> None:
-        self.model = model
-        self._reads_head = HEAD_INPUT in places
-        with_states = any(place not in (HEAD_INPUT, OUTPUT_EMBEDDINGS) for place in places)
-        states = {"output_hidden_states": True, "return_dict": True}
-        self.options = states if with_states else {}
-        self._entered: Tensor | None = None
+    def __init__(self, model: Any, place: Where) -> None:
+        self.model, self.place = model, place
+        in_states = place not in (HEAD_INPUT, OUTPUT_EMBEDDINGS)
+        self.options = {"output_hidden_states": True, "return_dict": True} if in_states else {}
+        self._entered: Tensor
 
     def __enter__(self) -> Self:
-        if self._reads_head:
+        if self.place == HEAD_INPUT:
             self._handle = output_layer(self.model).register_forward_pre_hook(self._keep)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._reads_head:
+        if self.place == HEAD_INPUT:
             self._handle.remove()
 
     def _keep(self, _: nn.Module, entered: tuple[Tensor, ...]) -> None:
         self._entered = entered[0]
 
-    def points(self, place: Where, outputs: Any, inputs: Mapping[str, Any]) -> Points:
-        """Return the points of one place, without padding, for given outputs and inputs."""
-        if place == OUTPUT_EMBEDDINGS:
+    def points(self, outputs: Any, inputs: Mapping[str, Any]) -> Points:
+        """Return the points, without padding, for the outputs and inputs of the pass."""
+        if self.place == OUTPUT_EMBEDDINGS:
             return Points(self.model.get_output_embeddings().weight, None)
-        if place == HEAD_INPUT:
+        if self.place == HEAD_INPUT:
             return self._head_points(inputs)
         states = outputs.hidden_states
-        if place == LAST:
-            layers = [states[-1]]
+        if self.place == LAST:
+            layers = states[-1:]
         else:
-            layers = list(states[1:]) if place == ALL else [states[int(i)] for i in place]
+            layers = states[1:] if self.place == ALL else [states[i] for i in self.place]
         return _tokens(layers, self._mask(inputs))
 
     def _head_points(self, inputs: Mapping[str, Any]) -> Points:
         entered = self._entered
-        if entered is None:
-            raise RuntimeError(
-                f"where='head_input' is not available, since {type(self.model).__name__} did not "
-                "call its last linear layer; choose 'last', 'all' or a list of layers"
-            )
-        if entered.ndim == 2:
-            return Points(entered, torch.arange(len(entered), device=entered.device))
-        if is_classifier(self.model):  # a decoder: it classifies every token, then picks the last
-            states = _LAST_TOKEN(entered, self._not_padding(inputs, entered))
-            return Points(states, torch.arange(len(states), device=states.device))
-        return _tokens([entered], self._mask(inputs))
+        if entered.ndim == 3:
+            if not is_classifier(self.model):
+                return _tokens([entered], self._mask(inputs))
+            # A decoder classifies every token, then picks the last one.
+            entered = _LAST_TOKEN(entered, self._not_padding(inputs, entered))
+        return Points(entered, torch.arange(len(entered), device=entered.device))
 
     def _mask(self, inputs: Mapping[str, Any]) -> Tensor | None:
         """Return the mask of the tokens that count, not padding; None if all of them do."""
@@ -156,12 +142,8 @@ class Watch:
 
 
 def _are_layers(where: Any) -> bool:
-    return (
-        isinstance(where, Sequence)
-        and not isinstance(where, str)
-        and len(where) > 0
-        and all(isinstance(i, Integral) and not isinstance(i, bool) for i in where)
-    )
+    listed = isinstance(where, list | tuple) and len(where) > 0
+    return listed and all(isinstance(layer, Integral) for layer in where)
 
 
 def _layers(where: Sequence[int], model: Any) -> tuple[int, ...]:
@@ -188,168 +170,83 @@ def _tokens(layers: Sequence[Tensor], mask: Tensor | None) -> Points:
 
 
 class Objective(nn.Module):
-    """Copies of the penalties, the points each is computed on, and the joint loss.
+    """A copy of the penalty, the place of its points and its Σ_S, and the joint loss."""
 
-    The penalties P_i with weights w_i enter the joint loss as one penalty,
-    ``sum_i w_i P_i / sum_i |w_i|`` with the weight ``sum_i |w_i|``. Without balancing this is the
-    weighted sum. `places` has one entry per penalty; without a penalty, it has one entry, the
-    place whose figures are logged. `prior_covs` holds Σ_S of each penalty or None.
-    """
+    prior_cov: Tensor | None = None
 
     def __init__(
         self, penalty: Any, lam: Any, balance: str | None, smoothing: float, where: Any, model: Any
     ) -> None:
         super().__init__()
-        losses = _as_list(penalty)
-        if not losses and (lam != 1.0 or balance is not None):
+        if penalty is None and (lam != 1.0 or balance is not None):
             raise ValueError(
                 f"lam={lam!r} and balance={balance!r} have no effect without a penalty: pass "
                 "penalty=, or leave them out"
             )
-        self.penalties = nn.ModuleList(copy.deepcopy(losses))
-        self.places: list[Where] = _places(where, len(losses), model)
-        weights = _weights(lam, len(losses))
-        total = sum(map(abs, weights))
-        self.shares = [w / total if total else 1 / len(weights) for w in weights]
-        self.joint = JointLoss(total, balance, smoothing)
-        self.prior_covs: list[Tensor | None] = [None] * len(losses)
+        if penalty is not None and not isinstance(penalty, nn.Module):
+            raise TypeError(
+                f"penalty={penalty!r} must be a loss such as those of isoadapt.losses, or None. "
+                "The loss of I-STAR is IsoScoreLoss(zeta=0.2, form='linear')"
+            )
+        if not isinstance(lam, Real) or not math.isfinite(lam):
+            raise ValueError(f"lam={lam!r} must be a finite number")
+        self.penalty: Any = copy.deepcopy(penalty)
+        self.place: Where = check_where(where, model)
+        self.joint = JointLoss(float(lam), balance, smoothing)
 
-    def needs_prior_cov(self) -> list[int]:
-        """Return the indices of the penalties that take `prior_cov` and have a nonzero zeta."""
-        return [
-            i
-            for i, (penalty, place) in enumerate(zip(self.penalties, self.places, strict=False))
-            if _takes(penalty, "prior_cov")
-            and place != OUTPUT_EMBEDDINGS
-            and bool(torch.as_tensor(getattr(penalty, "zeta", 1.0) != 0).any())
-        ]
+    def needs_prior_cov(self) -> bool:
+        """Whether the penalty takes Σ_S of the training rows, with a nonzero zeta."""
+        zeta = torch.as_tensor(getattr(self.penalty, "zeta", 1.0))
+        of_rows = self._takes("prior_cov") and self.place != OUTPUT_EMBEDDINGS
+        return of_rows and bool((zeta != 0).any())
 
-    def values(self, clouds: Sequence[Tensor], labels: Sequence[Tensor | None]) -> list[Tensor]:
-        """Compute each penalty, a tensor of shape (), from its points (n, d) and classes (n,)."""
-        found = []
-        for penalty, share, place, cloud, classes, prior_cov in zip(
-            self.penalties, self.shares, self.places, clouds, labels, self.prior_covs, strict=True
-        ):
-            options: dict[str, Any] = {}
-            if _takes(penalty, "prior_cov"):
-                options["prior_cov"] = prior_cov
-            if _takes(penalty, "labels"):
-                options["labels"] = classes
-            value = penalty(cloud, **options)
-            _check_value(value, penalty)
-            is_constant = torch.is_grad_enabled() and not value.requires_grad and value != 0
-            if is_constant and share * self.joint.weight != 0:
-                _report_constant(value, penalty, place, cloud)
-            found.append(value)
-        return found
-
-    def forward(self, task_loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
-        """Compute the joint loss from the task loss and the output of :meth:`values`."""
-        mixed = torch.stack(
-            [share * value for share, value in zip(self.shares, penalties, strict=True)]
-        )
-        return self.joint(task_loss, mixed.sum())
+    def forward(
+        self, task_loss: Tensor, points: Tensor, labels: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the joint loss and the penalty of points (n, d) with classes (n,)."""
+        options: dict[str, Any] = {}
+        if self._takes("prior_cov"):
+            options["prior_cov"] = self.prior_cov
+        if self._takes("labels"):
+            options["labels"] = labels
+        value = self.penalty(points, **options)
+        joint = self.joint(task_loss, value)  # raises unless the penalty is one number
+        if points.requires_grad and not value.requires_grad and value * self.joint.weight != 0:
+            raise ValueError(
+                f"the penalty {self.penalty} returned {float(value):.4g}, which has no gradient "
+                "and so no effect on training: compute it from the points with torch operations "
+                "only, without detach(), item() or NumPy"
+            )
+        return joint, value
 
     def save(self, path: Path) -> None:
         """Write the state that training changes to a safetensors file, atomically."""
-        prior_covs = {f"{_PRIOR_COV}{i}": p for i, p in enumerate(self.prior_covs) if p is not None}
-        kept = {**self.state_dict(), **prior_covs}
+        kept = self.state_dict() | ({} if self.prior_cov is None else {_PRIOR_COV: self.prior_cov})
         del kept[_WEIGHT]
         state = {name: value.detach().cpu().clone() for name, value in kept.items()}
         with atomic_path(path) as temporary:
-            save_file(state, temporary, self._metadata())
+            save_file(state, temporary, {"where": repr(self.place)})
 
     def load(self, path: Path) -> bool:
         """Load the state from :meth:`save`; return whether it includes Σ_S for the same `where`."""
         with safe_open(path, "pt") as file:
-            same_places = file.metadata() == self._metadata()
+            same_place = file.metadata() == {"where": repr(self.place)}
         state = load_file(path)
-        prior_covs = {name: state.pop(name) for name in list(state) if name.startswith(_PRIOR_COV)}
+        prior_cov = state.pop(_PRIOR_COV, None)
         try:
             self.load_state_dict({**state, _WEIGHT: self.joint.weight})
         except RuntimeError as error:
             raise ValueError(
-                f"{path} belongs to other penalties; resume with the penalties of that run"
+                f"{path} belongs to another penalty; resume with the penalty of that run"
             ) from error
-        if same_places:
-            for name, prior_cov in prior_covs.items():
-                place = int(name.removeprefix(_PRIOR_COV))
-                self.prior_covs[place] = prior_cov.to(self.joint.weight.device)
-        return same_places
+        if same_place and prior_cov is not None:
+            self.prior_cov = prior_cov.to(self.joint.weight.device)
+        return same_place
 
-    def _metadata(self) -> dict[str, str]:
-        return {"where": repr(self.places)}
-
-
-def _check_value(value: Any, penalty: nn.Module) -> None:
-    """Raise unless the value of a penalty is one floating point number."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        kind = f"tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"the penalty {penalty} returned a {kind}; it must return a tensor of one floating "
-            "point number, computed from the points with torch operations"
+    def _takes(self, name: str) -> bool:
+        return (
+            self.penalty is not None and name in inspect.signature(self.penalty.forward).parameters
         )
-    if value.ndim:
-        raise ValueError(
-            f"the penalty {penalty} returned a tensor of shape {tuple(value.shape)}; it must "
-            "return one number, of shape (): reduce it, for example with .mean() or .sum()"
-        )
-
-
-def _report_constant(value: Tensor, penalty: nn.Module, place: Where, points: Tensor) -> None:
-    """Raise if a penalty drops the gradient of its points; warn if its points have none."""
-    if points.requires_grad:
-        raise ValueError(
-            f"the penalty {penalty} returned {float(value):.4g}, which has no gradient and so no "
-            "effect on training: compute it from the points with torch operations only, without "
-            "detach(), item() or NumPy"
-        )
-    warn(
-        f"the penalty {penalty} has no effect, because no parameter that is trained changes the "
-        f"points of where={place!r}: train a layer before them (requires_grad_), or choose a later "
-        "where"
-    )
-
-
-def _takes(penalty: nn.Module, name: str) -> bool:
-    return name in inspect.signature(penalty.forward).parameters
-
-
-def _as_list(penalty: Any) -> list[nn.Module]:
-    if penalty is None:
-        return []
-    losses = list(penalty) if isinstance(penalty, list | tuple | nn.ModuleList) else [penalty]
-    for loss in losses:
-        if not isinstance(loss, nn.Module):
-            raise TypeError(
-                f"penalty holds {loss!r} ({type(loss).__name__}); it must be a loss such as those "
-                "of isoadapt.losses, a list of losses, or None. The loss of I-STAR is "
-                "IsoScoreLoss(zeta=0.2, form='linear')"
-            )
-    return losses
-
-
-def _weights(lam: Any, n: int) -> list[float]:
-    weights = list(lam) if isinstance(lam, list | tuple) else [lam] * n
-    if len(weights) != n:
-        raise ValueError(
-            f"lam={lam!r} has {len(weights)} weights for {n} penalties; pass one weight for all, "
-            "or one for each"
-        )
-    for weight in weights:
-        if not isinstance(weight, Real) or not math.isfinite(weight):
-            raise ValueError(f"lam={lam!r} must be finite: one number, or one for each penalty")
-    return [float(weight) for weight in weights]
-
-
-def _places(where: Any, n: int, model: Any) -> list[Where]:
-    several = isinstance(where, list | tuple) and any(not isinstance(w, Integral) for w in where)
-    if several and len(where) != max(n, 1):
-        raise ValueError(
-            f"where={where!r} names {len(where)} places for {n} penalties; pass one place for all, "
-            "or one for each"
-        )
-    return [check_where(place, model) for place in (where if several else [where] * max(n, 1))]
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """A Trainer of transformers whose loss includes an isotropy penalty."""
 
 import time
-from collections.abc import Sequence
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -27,15 +26,14 @@ class IsotropyTrainer(Trainer):
 
     Arguments, data, gradient accumulation, gradient checkpointing, checkpoints and resumption work
     as in the Trainer. Evaluation reports the task loss without the penalty. With mixed precision,
-    penalties are computed in float32. Under ``torchrun``, a penalty is computed on the batches of
-    all processes together. Each training log has these additional entries:
+    the penalty is computed in float32. Under ``torchrun``, it is computed on the batches of all
+    processes together. Each training log has these additional entries:
 
     - ``task_loss`` and ``penalty``, means since the previous log. The penalty is not multiplied by
-      its weight. Several penalties are logged as ``penalty_1``, ``penalty_2`` and so on.
+      its weight.
     - ``isoscore_star``, ``anisotropy1``, ``anisotropy1_centered`` and ``ev1`` of the points of the
-      last batch at the first place in `where`. ``isoscore_star`` uses ζ and Σ_S of the first
-      penalty if that is an IsoScoreLoss, and is the plain IsoScore otherwise. ``ev1`` equals
-      ``anisotropy1_centered``.
+      last batch. ``isoscore_star`` uses ζ and Σ_S of the penalty if that is an IsoScoreLoss, and is
+      the plain IsoScore otherwise. ``ev1`` equals ``anisotropy1_centered``.
 
     ``logging_steps=1`` logs every step. :class:`isoadapt.report.AnisotropyProfile` plots the log.
 
@@ -43,31 +41,28 @@ class IsotropyTrainer(Trainer):
     ----------
     *args : object
         Positional arguments of the Trainer.
-    penalty : Module, list of Module or None, default=None
-        One or several losses of :mod:`isoadapt.losses`, or other modules. A module is called with
-        points (n, d), and with ``prior_cov`` and ``labels`` if its ``forward`` has these
-        parameters. It must return a tensor of shape () with a gradient. The modules are copied.
-        None trains without a penalty and logs the figures. The names of
-        :func:`~isoadapt.finetune.finetune_text_classifier` are not accepted.
-    lam : float or list of float, default=1.0
-        Weight of the penalty, or one weight for each. With ``IsoScoreLoss(zeta, form="linear")``
-        of I-STAR, a negative weight lowers isotropy and a positive weight raises it.
+    penalty : Module or None, default=None
+        A loss of :mod:`isoadapt.losses`, or another module. It is called with points (n, d), and
+        with ``prior_cov`` and ``labels`` if its ``forward`` has these parameters. It must return a
+        tensor of shape () with a gradient. The module is copied. None trains without a penalty and
+        logs the figures. The names of :func:`~isoadapt.finetune.finetune_text_classifier` are not
+        accepted.
+    lam : float, default=1.0
+        Weight of the penalty. With ``IsoScoreLoss(zeta, form="linear")`` of I-STAR, a negative
+        weight lowers isotropy and a positive weight raises it.
     balance : {"ema", "cumulative"} or None, default=None
         How task loss and penalty are scaled to the same size, see
-        :class:`~isoadapt.losses.JointLoss`. Several penalties are balanced as one, their weighted
-        sum.
+        :class:`~isoadapt.losses.JointLoss`.
     smoothing : float, default=0.15
         Smoothing factor of the balance "ema".
-    where : str, list of int, or a list of these, default="head_input"
+    where : str or list of int, default="head_input"
         Which points are penalised; padding is always left out. "head_input": the input of the last
         linear layer, with one vector per text for classifiers and one per token for other models.
         "last": the tokens of the last layer. "all": the tokens of all layers, as one set of
         points. A list of integers: the tokens of these hidden states, as one set of points, where
         0 is the input of the first layer, 1 its output and -1 the output of the last layer.
-        "output_embeddings": the rows of the output embedding matrix. With several penalties, a
-        list with one place for each is accepted too, such as ``["head_input", [1, 2]]``, whereas
-        ``[1, 2]`` means the same two layers for all penalties. The I-STAR paper uses "all", the
-        CosReg paper "last".
+        "output_embeddings": the rows of the output embedding matrix. The I-STAR paper uses "all",
+        the CosReg paper "last".
     shrinkage_tokens : int, default=250_000
         Maximum number of vectors from which Σ_S, the ``prior_cov`` of an IsoScoreLoss with zeta
         above 0, is computed. It is computed at the start of each epoch from random training rows,
@@ -79,20 +74,20 @@ class IsotropyTrainer(Trainer):
     Attributes
     ----------
     isotropy_objective : Module
-        The joint loss, with the copies of the penalties in ``isotropy_objective.penalties``. Each
-        call of ``train`` creates a new one.
+        The joint loss, with the copy of the penalty in ``isotropy_objective.penalty``. Each call of
+        ``train`` creates a new one.
 
     Raises
     ------
     TypeError
-        If a penalty is not a module. During training, if a penalty does not return a tensor.
+        If the penalty is not a module. During training, if it does not return a tensor.
     ValueError
         If a parameter is out of its range, or if the model does not have the vectors in `where`.
-        During training, if a penalty returns more than one number, or a number without a gradient.
+        During training, if the penalty returns more than one number, or one without a gradient.
 
     Notes
     -----
-    Checkpoints include the state of the penalties (moving means, Σ_S, the scale of spectrum
+    Checkpoints include the state of the penalty (moving means, Σ_S, the scale of spectrum
     control), so a resumed run gives the same result as an uninterrupted one. `lam` is not
     restored but taken from the new trainer. For streams, and after the first epoch for batches
     grouped by length, the Trainer itself resumes with another order of the rows.
@@ -139,9 +134,8 @@ class IsotropyTrainer(Trainer):
     isotropy_objective: Objective
     model_accepts_loss_kwargs: bool
     _make_objective: Any
-    _sums: Tensor | None
-    _n_summed: int
-    _has_prior_covs: bool
+    _losses: list[Tensor]  # task loss and penalty of each batch since the last log
+    _has_prior_cov: bool  # whether Σ_S of the current epoch was loaded on resumption
     _loss_scaling_known: bool
 
     def __init__(
@@ -218,15 +212,12 @@ class IsotropyTrainer(Trainer):
         with self._watch() as watch:
             called = {**inputs, **watch.options}
             task, outputs = super().compute_loss(model, called, True, num_items_in_batch)
-        clouds, labels = [], []
-        for place in self.isotropy_objective.places:
-            points = watch.points(place, outputs, inputs)
-            clouds.append(points.values if points.rows is None else gathered(points.values))
-            labels.append(self._classes(points, inputs.get("labels")))
-        first = clouds[0].detach()
-        is_weight = isinstance(clouds[0], nn.Parameter)  # the optimiser step will change it
-        self._last_points = first.clone() if is_weight else first
-        loss = self._join(task, clouds, labels, num_items_in_batch)
+        points = watch.points(outputs, inputs)
+        cloud = points.values if points.rows is None else gathered(points.values)
+        is_weight = isinstance(cloud, nn.Parameter)  # the optimiser step will change it
+        self._last_points = cloud.detach().clone() if is_weight else cloud.detach()
+        labels = self._classes(points, inputs.get("labels"))
+        loss = self._join(task, cloud, labels, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def figures(self, points: Tensor) -> dict[str, float]:
@@ -235,7 +226,7 @@ class IsotropyTrainer(Trainer):
         Parameters
         ----------
         points : Tensor of shape (n, d)
-            The points at the first place in `where`, without gradient.
+            The points, without gradient.
 
         Returns
         -------
@@ -264,14 +255,12 @@ class IsotropyTrainer(Trainer):
         start_time : float, default=None
             Time at which training started, as the Trainer passes it.
         """
-        if "loss" in logs and self._sums is not None:
-            means = self.accelerator.reduce(self._sums / self._n_summed, reduction="mean").tolist()
-            self._sums, self._n_summed = None, 0
-            names = ["penalty"]
-            if len(means) > 2:
-                names = [f"penalty_{i}" for i in range(1, len(means))]
-            logs |= dict(zip(["task_loss", *names], means, strict=False))
-            self._warn_about_zero_penalties(means[1:])
+        if "loss" in logs and self._losses:
+            means = self.accelerator.reduce(torch.stack(self._losses).mean(0), reduction="mean")
+            self._losses = []
+            logs |= dict(zip(("task_loss", "penalty"), means.tolist(), strict=False))
+            if logs.get("penalty") == 0:
+                self._warn_about_few_points()
             logs |= self.figures(self._last_points)
             self._last_points = torch.zeros(0, 0)
         super().log(logs, start_time)
@@ -280,23 +269,21 @@ class IsotropyTrainer(Trainer):
         """Create a new objective, without the state of earlier training."""
         objective = self._make_objective(self.accelerator.unwrap_model(self.model))
         self.isotropy_objective = objective.to(self.args.device)
-        self._sums = None
-        self._n_summed = 0
+        self._losses = []
         self._last_points = torch.zeros(0, 0)
-        self._has_prior_covs = False  # whether Σ_S of the current epoch was loaded on resumption
+        self._has_prior_cov = False
 
     def _watch(self) -> Watch:
-        return Watch(self.accelerator.unwrap_model(self.model), self.isotropy_objective.places)
+        return Watch(self.accelerator.unwrap_model(self.model), self.isotropy_objective.place)
 
-    def _warn_about_zero_penalties(self, penalties: Sequence[float]) -> None:
-        for value, loss in zip(penalties, self.isotropy_objective.penalties, strict=True):
-            if value == 0 and int(getattr(loss, "n_degenerate", 0)):
-                warn(
-                    f"{loss} was 0 in every batch since the last log, because there were too few "
-                    "points (IsoScore needs 3, with zeta 2, with bias_corrected 4; persistent "
-                    "entropy 5 per class) or all points were equal; use larger batches or another "
-                    "where=",
-                )
+    def _warn_about_few_points(self) -> None:
+        penalty = self.isotropy_objective.penalty
+        if int(getattr(penalty, "n_degenerate", 0)):
+            warn(
+                f"{penalty} was 0 in every batch since the last log, because there were too few "
+                "points (IsoScore needs 3, with zeta 2, with bias_corrected 4; persistent entropy "
+                "5 per class) or all points were equal; use larger batches or another where="
+            )
 
     def _classes(self, points: Points, labels: Tensor | None) -> Tensor | None:
         """Return the class of each point, or None unless each text has one integer label."""
@@ -307,26 +294,19 @@ class IsotropyTrainer(Trainer):
             return None
         return gathered(labels[points.rows])
 
-    def _join(
-        self,
-        task: Tensor,
-        clouds: Sequence[Tensor],
-        labels: Sequence[Tensor | None],
-        n_items: Any,
-    ) -> Tensor:
+    def _join(self, task: Tensor, cloud: Tensor, labels: Tensor | None, n_items: Any) -> Tensor:
         """Compute the joint loss, scaled as the Trainer expects for this part of a step."""
         parts = self.current_gradient_accumulation_steps if self._is_scaled(n_items) else 1
         task = task * parts
         if is_distributed():  # all processes must balance with the same task loss
             shown = self.accelerator.reduce(task.detach().clone(), reduction="mean")
             task = task + (shown - task.detach())
-        objective = self.isotropy_objective
-        if not objective.penalties:
-            self._add_to_sums([task])
-            return task / parts
-        penalties = objective.values(clouds, labels)
-        self._add_to_sums([task, *penalties])
-        return objective(task, penalties) / parts
+        losses, joint = [task], task
+        if self.isotropy_objective.penalty is not None:
+            joint, penalty = self.isotropy_objective(task, cloud, labels)
+            losses.append(penalty)
+        self._losses.append(torch.stack([loss.detach().float() for loss in losses]))
+        return joint / parts
 
     def _detect_loss_scaling(self, model: Any, inputs: Any, n_items: Any) -> None:
         """Set `model_accepts_loss_kwargs` to whether the model divides by the label count."""
@@ -350,40 +330,26 @@ class IsotropyTrainer(Trainer):
         by_model = self.model_accepts_loss_kwargs and n_items is not None
         return by_model or self.compute_loss_func is not None
 
-    def _add_to_sums(self, losses: Sequence[Tensor]) -> None:
-        values = torch.stack([loss.detach().float() for loss in losses])
-        self._sums = values if self._sums is None else self._sums + values
-        self._n_summed += 1
-
     def _isoscore_star(self, points: Tensor) -> Tensor:
-        objective = self.isotropy_objective
-        first = next(iter(objective.penalties), None)
-        if not isinstance(first, IsoScoreLoss) or len(points) < 4:
+        penalty = self.isotropy_objective.penalty
+        if not isinstance(penalty, IsoScoreLoss) or len(points) < 4:
             return isoscore_star(points)
-        return isoscore_star(points, objective.prior_covs[0], first.zeta, first.bias_corrected)
+        prior_cov = self.isotropy_objective.prior_cov
+        return isoscore_star(points, prior_cov, penalty.zeta, penalty.bias_corrected)
 
-    def _update_prior_covs(self) -> None:
+    def _update_prior_cov(self) -> None:
         """Compute Σ_S for the epoch that begins, unless the run was resumed within it."""
         epoch = self.state.epoch or 0
-        was_loaded = self._has_prior_covs and not float(epoch).is_integer()
-        self._has_prior_covs = False
-        objective, seed = self.isotropy_objective, self.args.seed + int(epoch)
-        needed = objective.needs_prior_cov()
-        if not needed or was_loaded:
+        was_loaded = self._has_prior_cov and not float(epoch).is_integer()
+        self._has_prior_cov = False
+        objective = self.isotropy_objective
+        if was_loaded or not objective.needs_prior_cov():
             return
         started = time.perf_counter()
-        found = sample_moments(self, [objective.places[i] for i in needed], seed)
-        for i, moments in zip(needed, found, strict=True):
-            if moments.count < 2:
-                raise ValueError(
-                    f"the training rows give {moments.count:.0f} point(s) at where="
-                    f"{objective.places[i]!r}, but Σ_S needs at least 2: use more rows, or a "
-                    "penalty with zeta=0"
-                )
-            objective.prior_covs[i] = moments.covariance().float().to(self.args.device)
+        moments = sample_moments(self, self.args.seed + int(epoch))
+        objective.prior_cov = moments.covariance().float().to(self.args.device)
         seconds = time.perf_counter() - started
-        points = max(moments.count for moments in found)
-        self.log({"shrinkage_seconds": seconds, "shrinkage_points": points})
+        self.log({"shrinkage_seconds": seconds, "shrinkage_points": moments.count})
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.args.should_save:
@@ -397,7 +363,7 @@ class IsotropyTrainer(Trainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         path = Path(resume_from_checkpoint, STATE_FILE)
         if path.exists():
-            self._has_prior_covs = self.isotropy_objective.load(path)
+            self._has_prior_cov = self.isotropy_objective.load(path)
             return
         warn(
             f"{resume_from_checkpoint} holds no {STATE_FILE}, so IsotropyTrainer did not write it: "
@@ -412,4 +378,4 @@ class _EpochStart(TrainerCallback):
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer._update_prior_covs()
+        self.trainer._update_prior_cov()

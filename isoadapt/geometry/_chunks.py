@@ -16,8 +16,7 @@ from isoadapt._utils.containers import as_array, as_matrix
 from isoadapt._utils.imports import import_optional
 from isoadapt.geometry._moments import Moments
 
-_ENTRIES = 2**23  # entries of a memory map that are read at a time
-_READ = 2**18  # entries of a block of `RowReader`
+_ENTRIES = 2**20  # entries that are read at a time
 _SCATTERED = 256  # rows by index of a memory map that are read at a time: each maps up to 64 KiB
 _FAN_IN = 8  # instances of Moments that one dask task merges
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
@@ -86,7 +85,7 @@ def gather(
     """Read all chunks once; return their moments. With `distinct`, equal rows count once."""
     if isinstance(X, Moments):
         moments = Moments.from_arrays(X.to_arrays())
-    elif is_dask(X) and not distinct:
+    elif is_dask(X):
         moments = _gather_blocks(X)
     else:
         moments, seen = Moments(), set[int]()
@@ -117,11 +116,7 @@ def gather(
 
 
 def row_hashes(X: ArrayLike) -> NDArray[np.uint64]:
-    """Hash (n,) of each row of a matrix (n, d): equal rows have equal hashes, as have -0.0 and 0.0.
-
-    It depends on the dtype, and on nothing but the row. Any two different rows share a hash with a
-    probability of about 2^-64.
-    """
+    """Hash (n,) of each row of a matrix: of row and dtype alone, and equal for -0.0 and 0.0."""
     rows = np.asarray(as_array(X))
     if rows.dtype.kind not in "fiub" or rows.dtype.itemsize > 8:
         rows = rows.astype(np.float64)
@@ -171,13 +166,13 @@ class RowReader:
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Yield all rows in blocks in float64 or float32, after checking them."""
-        size = max(1, _READ // max(1, self.X.shape[1]))
-        for block in _check_all(self.chunks(_READ)):
+        size = max(1, _ENTRIES // max(1, self.X.shape[1]))
+        for block in _check_all(self.chunks()):
             yield from (block[first : first + size] for first in range(0, len(block), size))
 
-    def chunks(self, n_entries: int) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield chunks of about `n_entries` entries, those of a dask array whole, with names."""
-        size = max(1, n_entries // max(1, self.X.shape[1]))
+    def chunks(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield the rows in chunks with names, those of a dask array as they are."""
+        size = max(1, _ENTRIES // max(1, self.X.shape[1]))
         if is_dask(self.X):
             size = max(1, *self.X.chunks[0])
         elif is_memmap(self.X) and self.index is not None:
@@ -215,15 +210,11 @@ def map_blocks(
 
 
 def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
-    """Chunks of an iterable, memory map or dask array, each with a name for error messages."""
+    """Chunks of an iterable or memory map, each with a name for error messages."""
     if is_memmap(X):
-        yield from RowReader(X).chunks(_ENTRIES)
-    elif is_dask(X):
-        for number, block in enumerate(_with_unsplit_rows(X).to_delayed().ravel()):
-            yield f"block {number}", block.compute()
+        yield from RowReader(X).chunks()
     else:
-        for number, chunk in enumerate(X):
-            yield f"chunk {number}", chunk
+        yield from ((f"chunk {number}", chunk) for number, chunk in enumerate(X))
 
 
 def _check_all(
@@ -233,21 +224,16 @@ def _check_all(
     width = None
     for name, chunk in chunks:
         with _prefix_errors(name):
-            _refuse_tuple_of_matrices(chunk)
+            if isinstance(chunk, list | tuple) and chunk and np.ndim(chunk[0]) == 2:
+                raise ValueError(
+                    f"a {type(chunk).__name__} of {len(chunk)} arrays is not a matrix; pass an "
+                    "iterable of matrices, such as (X for X, y in loader)"
+                )
             rows = check(chunk, width is None)
             width = width or rows.shape[1]
             if rows.shape[1] != width:
                 raise ValueError(f"it has {rows.shape[1]} features, the rows before have {width}")
         yield rows
-
-
-def _refuse_tuple_of_matrices(chunk: Any) -> None:
-    """Raise if a chunk holds several arrays, as loaders of rows with labels return."""
-    if isinstance(chunk, list | tuple) and chunk and len(getattr(chunk[0], "shape", ())) == 2:
-        raise ValueError(
-            f"a {type(chunk).__name__} of {len(chunk)} arrays is not a matrix; pass an iterable of "
-            "matrices, such as (X for X, y in loader)"
-        )
 
 
 @contextmanager

@@ -17,13 +17,7 @@ _WIDE = (torch.float32, torch.float64)
 
 
 class SquaredNorm(NamedTuple):
-    """‖BBᵀ‖² at a factor B0, and its gradient with respect to B.
-
-    Computing it costs two d×d×r products. At another factor B it is estimated without a product as
-    ``value (⟨gradient, B⟩ / 4 value)⁴``. At B0 this estimate and its gradient are exact. As the
-    squared norm itself, it is homogeneous of degree 4 in B, so a change of scale is exact as well.
-    By Hölder's inequality it is never too large.
-    """
+    """‖BBᵀ‖² at a factor B and its gradient, from which it is estimated at others near B."""
 
     value: Tensor  # (...)
     gradient: Tensor  # (..., d, r)
@@ -49,6 +43,7 @@ class SquaredNorm(NamedTuple):
 
     def estimate(self, root: Tensor) -> Tensor:
         """Estimate the squared norm (...) at another factor (..., d, r)."""
+        # Homogeneous of degree 4, as the norm itself, and by Hölder's inequality never too large.
         value = self.value.where(self.value > 0, 1.0)
         return self.value * (_dots(self.gradient, root) / (4 * value)) ** 4
 
@@ -66,15 +61,7 @@ def isoscore_star(
     zeta: float | Tensor = 0.0,
     bias_corrected: bool = False,
 ) -> Tensor:
-    """IsoScore* of point clouds X (..., n, d), with gradients for X and `prior_cov`.
-
-    It is the IsoScore of (1-ζ)Σ_X + ζΣ_S (Rudman and Eickhoff, I-STAR, algorithm 1), NaN with zero
-    gradients where that is zero. Σ_S is `prior_cov` (d, d) or (..., d, d), by default the identity.
-    A FactoredCovariance costs less if the factor is trained. `zeta` in [0, 1] is one number or one
-    per member. `bias_corrected` estimates tr(Σ_X)² and ‖Σ_X‖² without bias, needs n >= 4 and clamps
-    the participation ratio to [1, d]; terms linear in Σ_X have no bias. Half precision is computed
-    in float32. For n < d no d×d covariance is formed.
-    """
+    """IsoScore (...) of (1-ζ)Σ_X + ζΣ_S of points (..., n, d), NaN where that is zero."""
     if X.dtype not in _WIDE:
         X = X.to(torch.float32)
     n, d = X.shape[-2:]
@@ -135,10 +122,7 @@ class _Gram(torch.autograd.Function):
 
 
 def _standardise(centred: Tensor, mean: Tensor) -> Tensor:
-    """Points (..., n, d) with tr Σ = 1, so that squares neither over- nor underflow; or zeros.
-
-    The score does not depend on the scale, so neither does a gradient on its being computed here.
-    """
+    """Points (..., n, d) with tr Σ = 1, so that squares neither over- nor underflow; or zeros."""
     n = centred.shape[-2]
     norm, of_mean = (
         torch.linalg.vector_norm(part.detach(), dim=(-2, -1), keepdim=True)

@@ -14,6 +14,7 @@ _CHUNK = 262144  # rows whose scatter is computed about one pivot
 _DEVICE_CHUNK = 8192  # the same on devices other than the CPU
 _BLOCK = 1024  # rows at a time, which fit in the processor's cache
 _PIVOT_ROWS = 128  # rows whose mean is the pivot
+_TENSORS = ("mean", "scatter", "third", "fourth")
 _TINY = float(np.finfo(np.float64).tiny)  # added to divisors that may be zero
 
 
@@ -91,15 +92,11 @@ class Moments:
             raise ValueError(f"X has shape {tuple(X.shape)}; (n_samples, {wanted}) is needed")
         if weights is not None:
             weights = torch.as_tensor(weights, dtype=torch.float64)
-            if weights.shape != X.shape[:1]:
+            allowed = torch.isfinite(weights) & (weights >= 0)
+            if weights.shape != X.shape[:1] or not bool(allowed.all()):
                 raise ValueError(
-                    f"weights has shape {tuple(weights.shape)}; ({len(X)},) is needed, one weight "
-                    f"for each of the {len(X)} rows of X"
-                )
-            if not bool(torch.isfinite(weights).all() & (weights >= 0).all()):
-                raise ValueError(
-                    "weights contains negative, infinite or NaN entries; all weights must be "
-                    "finite and not negative"
+                    f"weights, of shape {tuple(weights.shape)}, must hold one finite number of "
+                    f"zero or more for each of the {len(X)} rows of X"
                 )
         on_device = isinstance(X, Tensor) and X.device.type != "cpu"
         size, moments = (_DEVICE_CHUNK, _device_moments) if on_device else (_CHUNK, _chunk_moments)
@@ -203,14 +200,9 @@ class Moments:
             Copies of ``count`` (0-dimensional), ``mean``, ``scatter`` and, unless they are None,
             ``third`` and ``fourth`` (0-dimensional).
         """
-        tensors = {
-            "mean": self.mean,
-            "scatter": self.scatter,
-            "third": self.third,
-            "fourth": self.fourth,
-        }
+        tensors = {name: getattr(self, name) for name in _TENSORS}
         known = {name: value for name, value in tensors.items() if value is not None}
-        arrays = {name: np.array(value.cpu().numpy()) for name, value in known.items()}
+        arrays = {name: value.numpy(force=True).copy() for name, value in known.items()}
         return {"count": np.array(self.count), **arrays}
 
     @classmethod
@@ -221,53 +213,21 @@ class Moments:
         ----------
         arrays : dict of str to ndarray
             ``count``, ``mean``, ``scatter`` and, both or neither, ``third`` and ``fourth``.
-            Arrays saved by earlier versions lack the last two; the attributes are None then, and
-            the bias-corrected IsoScore cannot be computed.
 
         Returns
         -------
         Moments
             A new instance with this state, on the CPU.
-
-        Raises
-        ------
-        ValueError
-            If the shapes do not fit together, or only one of ``third`` and ``fourth`` is given.
         """
-        tensors = {
-            name: torch.tensor(arrays[name], dtype=torch.float64)
-            for name in ("mean", "scatter", "third", "fourth")
-            if name in arrays
-        }
-        self = cls._of(float(arrays["count"]), **tensors)
-        d = len(self.mean) if self.mean.ndim else 0
-        if self.mean.ndim != 1 or self.scatter.shape != (d, d):
-            raise ValueError(
-                f"mean has shape {tuple(self.mean.shape)} and scatter "
-                f"{tuple(self.scatter.shape)}: (n_features,) and (n_features, n_features) are "
-                "needed"
-            )
-        higher = [value if value is None else value.shape for value in (self.third, self.fourth)]
-        if higher not in ([None, None], [(d,), ()]):
-            shown = ["missing" if shape is None else tuple(shape) for shape in higher]
-            raise ValueError(
-                f"third has shape {shown[0]} and fourth {shown[1]}: the shapes ({d},) and () are "
-                "needed, or both must be missing"
-            )
-        return self
+        known = (arrays[name] for name in _TENSORS if name in arrays)
+        tensors = (torch.tensor(array, dtype=torch.float64) for array in known)
+        return cls._of(float(arrays["count"]), *tensors)
 
     @classmethod
-    def _of(
-        cls,
-        count: float,
-        mean: Tensor,
-        scatter: Tensor,
-        third: Tensor | None = None,
-        fourth: Tensor | None = None,
-    ) -> Self:
+    def _of(cls, count: float, mean: Tensor, scatter: Tensor, *higher: Tensor) -> Self:
         self = cls()
         self.count, self.mean, self.scatter = count, mean, scatter
-        self.third, self.fourth = third, fourth
+        self.third, self.fourth = higher or (None, None)
         return self
 
     def _add(self, other: Moments) -> None:
@@ -330,11 +290,9 @@ def _merged_higher(
 
 
 def _shifted_higher(part: _Part, shift: Any, scatter: Any, trace: Any) -> tuple[Any, Any]:
-    """Third and fourth moment of centred rows c plus a shift s, both in units of √trace.
-
-    For n rows of scatter S they are Σ ‖c‖²c + tr(S) s + 2 S s + n‖s‖²s and
-    Σ ‖c‖⁴ + 4 sᵀΣ ‖c‖²c + 4 sᵀS s + 2 tr(S)‖s‖² + n‖s‖⁴.
-    """
+    """Third and fourth moment of centred rows plus a shift, both in units of √trace."""
+    # For n rows c of scatter S and a shift s: Σ ‖c‖²c + tr(S) s + 2 S s + n‖s‖²s and
+    # Σ ‖c‖⁴ + 4 sᵀΣ ‖c‖²c + 4 sᵀS s + 2 tr(S)‖s‖² + n‖s‖⁴.
     ratio, shift_square = part.trace / trace, shift @ shift
     third, scatter_shift = ratio**1.5 * part.third, scatter @ shift / trace
     return (
@@ -347,11 +305,9 @@ def _shifted_higher(part: _Part, shift: Any, scatter: Any, trace: Any) -> tuple[
 
 @np.errstate(over="ignore", invalid="ignore")
 def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
-    """Moments of a chunk of rows in memory, from two matrix products of each block.
-
-    They are CᵀC and (1, s)ᵀC, where the rows of C are those of X minus a pivot near the mean, and s
-    are their squared norms in units of the largest one so far, since their squares could overflow.
-    """
+    """Moments of a chunk of rows in memory, from two matrix products of each block."""
+    # CᵀC and (1, s)ᵀC, where the rows of C are those of X minus a pivot near the mean, and s are
+    # their squared norms in units of the largest one so far, since their squares could overflow.
     counts = None if weights is None else weights.cpu().numpy()
     count = float(len(X) if counts is None else counts.sum())
     if not count:

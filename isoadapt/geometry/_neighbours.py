@@ -1,4 +1,9 @@
-"""Exact nearest neighbours by brute force in blocks, their counts, and the TwoNN dimension."""
+"""Exact nearest neighbours by brute force in blocks, and the TwoNN dimension.
+
+A product in float32 finds candidates, whose distances are then computed in float64. A query for
+which rounding leaves the candidates uncertain is searched again with a product in float64, and if
+this leaves them uncertain too, among all points that may be the nearest.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -26,22 +31,10 @@ _SPARE = 3  # candidates beyond k, whose distances are computed in float64 too
 def nearest_neighbours(
     points: Tensor, k: int, metric: str = "cosine", queries: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Distances (m, k) and indices (m, k) of the k nearest points of each query, nearest first.
-
-    For points (n, d) and queries (m, d) in float64. Without queries, the neighbours of each point
-    among the other points. The distance is 1 - cosine, where a zero row has cosine 0 with every
-    other row, or the Euclidean distance. Of equal distances, the smaller index comes first. So
-    copies of a row are ordered by index, as are Euclidean distances that float64 holds exactly,
-    such as those of integers. Rounding may order other distances that are equal.
-
-    Of equal points, only the first k + 1 can be neighbours, so the others are left out. A product
-    in float32 finds candidates, whose distances are then computed in float64. A query for
-    which rounding leaves the candidates uncertain is searched again with a product in float64, and
-    if this leaves them uncertain too, among all points that may be the nearest.
-    """
+    """Distances and indices (m, k) of the nearest points, of equal ones the smaller index first."""
     own, unit = queries is None, 1.0
     asked = points if queries is None else queries
-    numbers = _first_copies(points, k + 1)
+    numbers = _first_copies(points, k + 1)  # of equal points, no other can be a neighbour
     points = points if len(numbers) == len(points) else points[numbers]
     if metric == "cosine":
         points, asked = _both(_unit, points, asked)
@@ -118,10 +111,8 @@ class _Search(NamedTuple):
         return distances[:, : self.k], self.numbers[found.gather(1, places[:, : self.k])]
 
     def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
-        """Distances (b, c) of queries (b, d) to points (b, c), without cancellation.
-
-        Each is summed alike, which a matrix product does not promise, so those of copies are equal.
-        """
+        """Distances (b, c) of queries (b, d) to points (b, c), without cancellation."""
+        # Each is summed alike, which a matrix product does not promise: those of copies are equal.
         near = self.points.index_select(0, indices.flatten()).unflatten(0, indices.shape)
         if self.metric == "euclidean":
             return near.sub_(queries[:, None]).norm(dim=-1)
@@ -134,23 +125,14 @@ class _Search(NamedTuple):
         return (self.targets[rows].square().sum(1) - distances.square()) / 2
 
     def rounding(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Upper bound (b,) of the errors of scores in some precision and of distances in float64.
-
-        The inner product of d numbers, each rounded before, has d + 2 roundings.
-        """
+        """Upper bound (b,) of errors of scores in some precision, and of distances in float64."""
         eps = torch.finfo(dtype).eps / 2 + torch.finfo(torch.float64).eps
+        # The inner product of d numbers, each rounded before, has d + 2 roundings.
         return (self.targets.shape[1] + 2) * eps * self.size[rows]
 
 
 def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
-    """Estimate the intrinsic dimension of points X (n, d) in float64 by TwoNN (Facco et al., 2017).
-
-    The ratio of the distances to the second and to the first neighbour follows a Pareto law whose
-    exponent is the dimension: the slope through the origin of -log(1 - F) over the log ratios, F
-    being their empirical distribution. The share `discard`, in (0, 1), of largest ratios is left
-    out. Duplicates are dropped; with `tolerance` above 0, so are points closer to an earlier one
-    than this multiple of the root mean square distance from the mean.
-    """
+    """TwoNN dimension; drops points within `tolerance` times the spread of an earlier one."""
     points = torch.unique(X, dim=0)
     points, _, _ = _rescale(points, points)
     _n_ratios(len(points), discard)  # raises if there are too few
@@ -171,6 +153,8 @@ def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
             "the two nearest neighbours of every row of X are equally far away, as on a lattice or "
             "a simplex, so the TwoNN dimension is not defined; use other rows"
         )
+    # The dimension is the slope through the origin of -log(1 - F) over the log ratios, where F is
+    # their empirical distribution (Facco et al., 2017).
     ranks = torch.arange(1, kept + 1, dtype=X.dtype, device=X.device)
     heights = -torch.log1p(-ranks / len(nearest))
     return ratios @ heights / (ratios @ ratios)

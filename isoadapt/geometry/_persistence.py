@@ -14,13 +14,11 @@ from typing import Any, overload
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import entr
 from torch import Tensor
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.intp]
 
-_WIDE = ("float32", "float64")
 _MATRIX_BYTES = 2**30  # larger distance matrices are not formed: distances are computed row by row
 # d² / (‖x‖² + ‖y‖²) below which cancellation makes d² inaccurate
 _CLOSE = {"float32": 1e-2, "float64": 1e-4}
@@ -66,26 +64,21 @@ def persistence_bars(X: ArrayLike | Tensor) -> Floats | Tensor:
     >>> persistence_bars([[0.0], [7.0], [1.0], [3.0]])
     array([4., 2., 1.])
     """
-    points = _as_floats(X)
+    points = _as_tensor(X)
     if points.ndim != 2 or not all(points.shape):
         raise ValueError(
             f"X has shape {tuple(points.shape)}: a matrix of shape (n, d) with n >= 1 and d >= 1 "
             "is needed"
         )
-    cloud = to_numpy(points)
-    parents = spanning_parents(cloud)
-    if isinstance(points, Tensor):
-        ends = points.index_select(0, torch.from_numpy(parents).to(points.device))
-        lengths = torch.linalg.vector_norm(points[1:] - ends, dim=1)
-        bars: Floats | Tensor = lengths.sort(descending=True).values
-    else:
-        bars = np.sort(edge_lengths(cloud, parents))[::-1].copy()
-    if not math.isfinite(to_numpy(bars).sum()):
+    parents = torch.from_numpy(spanning_parents(to_numpy(points)))
+    ends = points.index_select(0, parents.to(points.device))
+    bars = torch.linalg.vector_norm(points[1:] - ends, dim=1).sort(descending=True).values
+    if not bars.sum().isfinite():
         raise ValueError(
             "X is not finite: it contains NaN, infinity or values whose squares overflow; drop "
             "these rows, or scale X down"
         )
-    return bars
+    return bars if isinstance(X, Tensor) else to_numpy(bars)
 
 
 @overload
@@ -127,11 +120,10 @@ def select_bars(bars: ArrayLike | Tensor) -> Floats | Tensor:
     >>> select_bars([0.2, 9.0, 0.1, 8.0, 0.3, 0.2, 0.1, 0.0, 0.2, 0.3])
     array([9., 8.])
     """
-    lengths, values = _check_bars(bars)
-    order = selected_indices(values)
-    if isinstance(lengths, Tensor):
-        return lengths[torch.from_numpy(order).to(lengths.device)]
-    return lengths[order]
+    lengths = _check_bars(bars)
+    order = torch.from_numpy(selected_indices(to_numpy(lengths)))
+    selected = lengths[order.to(lengths.device)]
+    return selected if isinstance(bars, Tensor) else to_numpy(selected)
 
 
 @overload
@@ -168,12 +160,10 @@ def persistent_entropy(bars: ArrayLike | Tensor) -> float | Tensor:
     >>> round(math.exp(persistent_entropy([2.0, 2.0, 0.0, 2.0])), 6)
     3.0
     """
-    lengths, values = _check_bars(bars)
-    if isinstance(lengths, Tensor):
-        lengths = lengths[lengths > 0]
-        return -p_log_p(lengths / lengths.sum()).sum()
-    total = values.sum()
-    return float(entr(values / total).sum()) if total else 0.0
+    lengths = _check_bars(bars)
+    lengths = lengths[lengths > 0]
+    entropy = -p_log_p(lengths / lengths.sum()).sum()
+    return entropy if isinstance(bars, Tensor) else float(entropy)
 
 
 def p_log_p(shares: Tensor) -> Tensor:
@@ -181,9 +171,9 @@ def p_log_p(shares: Tensor) -> Tensor:
     return shares * shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
 
 
-def to_numpy(values: Tensor | Floats) -> Floats:
-    """Values of a float32 or float64 tensor or array as an array, which may share their memory."""
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+def to_numpy(values: Tensor) -> Floats:
+    """Values of a float32 or float64 tensor as an array, which may share their memory."""
+    return values.detach().cpu().numpy()
 
 
 def spanning_parents(points: Floats) -> Indices:
@@ -192,13 +182,6 @@ def spanning_parents(points: Floats) -> Indices:
         if 8 * len(points) ** 2 > _MATRIX_BYTES:
             return _prim(_distance_rows(points.astype(np.float64)), len(points))
         return _prim(_distance_matrix(points).__getitem__, len(points))
-
-
-def edge_lengths(points: Floats, parents: Indices) -> Floats:
-    """Lengths (n - 1,) of the edges of the tree that `spanning_parents` found."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        differences = points[1:] - points[parents]
-        return np.sqrt(np.einsum("ij,ij->i", differences, differences))
 
 
 def selected_indices(lengths: Floats) -> Indices:
@@ -213,12 +196,10 @@ def selected_indices(lengths: Floats) -> Indices:
 
 
 def _n_selected(lengths: NDArray[np.float64]) -> int:
-    """Number of features among four or more bars, in descending order, the longest of length 1.
-
-    The candidates are the `size` longest bars between the longest and the shortest. Replacing the i
-    longest of them by neutral bars makes the total fall up to some i. The candidates are reduced to
-    those i until they are at most as many as there can be features.
-    """
+    """Number of features among four or more bars, in descending order, the longest of length 1."""
+    # The candidates are the `size` longest bars between the longest and the shortest. Replacing the
+    # i longest of them by neutral bars makes the total fall up to some i. The candidates are
+    # reduced to those i until they are at most as many as there can be features.
     shortest = float(lengths[-1])
     share = _feature_share(shortest)
     middle = lengths[1:-1]
@@ -306,29 +287,24 @@ def _prim(row: Callable[[int], Floats], n: int) -> Indices:
     return parents[1:]
 
 
-def _as_floats(values: ArrayLike | Tensor) -> Floats | Tensor:
+def _as_tensor(values: ArrayLike | Tensor) -> Tensor:
     """Convert half precision to float32 and integers to float64."""
-    if isinstance(values, Tensor):
-        if values.dtype in (torch.float32, torch.float64):
-            return values
-        return values.to(torch.float32 if values.is_floating_point() else torch.float64)
-    array = np.asarray(values)
-    if array.dtype.name in _WIDE:
-        return array
-    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+    tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, order="C"))
+    if tensor.dtype in (torch.float32, torch.float64):
+        return tensor
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.float64)
 
 
-def _check_bars(bars: ArrayLike | Tensor) -> tuple[Floats | Tensor, Floats]:
-    """Bars as floats, and their values as an array, after checking shape and range."""
-    lengths = _as_floats(bars)
+def _check_bars(bars: ArrayLike | Tensor) -> Tensor:
+    """Check shape and range of bars; return them as floats."""
+    lengths = _as_tensor(bars)
     if lengths.ndim != 1:
         raise ValueError(
             f"bars has shape {tuple(lengths.shape)}: one-dimensional bars, shape (n,), are needed"
         )
-    values = to_numpy(lengths)
-    if len(values) and not 0 <= values.min() <= values.max() < np.inf:
+    if not bool(((lengths >= 0) & (lengths < torch.inf)).all()):
         raise ValueError(
             "bars contains NaN, infinity or negative values: lengths must be finite and not "
             "negative"
         )
-    return lengths, values
+    return lengths

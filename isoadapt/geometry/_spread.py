@@ -85,13 +85,7 @@ def mean_cosine(blocks: Iterable[Tensor], n: int) -> float:
 
 
 def log_partition(X: Tensor) -> Tensor:
-    """Logarithm (d,) of Z(v) for each unit eigenvector v of XᵀX, for uncentred points X (n, d).
-
-    The sign of v makes its entry of largest absolute value positive, the first one if several are
-    equally large. Z depends on that sign, on the scale of X and, where eigenvalues coincide, on the
-    choice of eigenvectors. Log-sum-exp prevents overflow. Along axes orthogonal to all points the
-    value is log n.
-    """
+    """Logarithm (d,) of Z(v) for each unit eigenvector v of XᵀX, for uncentred points X (n, d)."""
     return log_partition_along(principal_axes(X), X.split(_CHUNK), *X.shape)
 
 
@@ -137,13 +131,8 @@ def fix_signs(axes: Tensor) -> Tensor:
 def unbiased_squares(
     trace: Tensor, square: Tensor, fourth: Tensor, n_samples: float
 ) -> tuple[Tensor, Tensor]:
-    """Unbiased estimates of tr(Σ)² and ‖Σ‖² from `n_samples` rows, at least 4.
-
-    `trace` and `square` are tr(S) and ‖S‖² of the sample covariance S, `fourth` is Σ ‖x - x̄‖⁴ /
-    (n-1). The estimates are U-statistics: the means of ‖a - b‖²‖c - e‖²/4 and of ((a - b)ᵀ(c -
-    e))²/4 over all quadruples a, b, c, e of different rows. Up to rounding, the second lies between
-    zero and the first.
-    """
+    """Unbiased estimates of tr(Σ)² and ‖Σ‖², from tr(S), ‖S‖² and Σ ‖x - x̄‖⁴ / (n-1), n ≥ 4."""
+    # The means of ‖a - b‖²‖c - e‖²/4 and of ((a - b)ᵀ(c - e))²/4 over all quadruples of rows.
     n, trace_square = n_samples, trace.square()
     k = (n - 1) / (n * (n - 2) * (n - 3))
     return (
@@ -153,12 +142,9 @@ def unbiased_squares(
 
 
 def participation_ratio(numerator: Tensor, denominator: Tensor, trace: Tensor, d: int) -> Tensor:
-    """Ratio of the estimates of tr(Σ)² and ‖Σ‖², clamped to [1, d]; NaN where `trace` is zero.
-
-    `trace` tells how large rounding errors are. Both estimates vanish if all points but one are
-    equal; the ratio is 1 then, the rank of the covariance. Where it is clamped or NaN, all
-    gradients are zero.
-    """
+    """Ratio of estimates of tr(Σ)² and ‖Σ‖², in [1, d]; NaN where `trace`, of their size, is 0."""
+    # Both vanish if all points but one are equal: the ratio is 1 then, the rank of the covariance.
+    # Where it is clamped or NaN, all gradients are zero.
     noise = _NOISE * torch.finfo(trace.dtype).eps * trace.square()
     inside = (numerator > noise) & (denominator < numerator) & (numerator <= denominator * d)
     bound = torch.where((numerator > noise) & (numerator > denominator), float(d), 1.0)

@@ -60,7 +60,7 @@ class JointLoss(nn.Module):
     means: Tensor
     n_steps: Tensor
     weight: Tensor
-    smoothing: float | Tensor
+    smoothing: Tensor
 
     def __init__(
         self,
@@ -75,11 +75,8 @@ class JointLoss(nn.Module):
         if not bool(((rates > 0) & (rates <= 1)).all()):
             raise ValueError(f"smoothing={smoothing!r} must lie in (0, 1]")
         self.balance = balance
-        smoothing = 1.0 if balance == "cumulative" else smoothing
-        if isinstance(smoothing, Tensor):
-            self.register_buffer("smoothing", smoothing, persistent=False)
-        else:
-            self.smoothing = smoothing
+        rates = torch.ones_like(rates) if balance == "cumulative" else rates
+        self.register_buffer("smoothing", rates, persistent=False)
         self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float64))
         self.register_buffer("means", torch.zeros(2))
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.long))
@@ -121,9 +118,7 @@ class JointLoss(nn.Module):
         """Move the means towards `sizes` (..., 2), the absolute losses of a step, if finite."""
         finite = sizes.isfinite().all(-1, keepdim=True)
         if self._step:
-            rate = self.smoothing / (1 + self._step)
-            if isinstance(rate, Tensor):
-                rate = rate[..., None].to(sizes).expand_as(sizes)
+            rate = (self.smoothing / (1 + self._step))[..., None].to(sizes)
             moved = torch.where(self.means.isnan(), sizes, self.means.lerp(sizes, rate))
             self.means = torch.where(finite, moved, self.means)
         else:
@@ -145,13 +140,9 @@ def _check_losses(task_loss: Any, penalty: Any) -> None:
     for name, loss in (("task_loss", task_loss), ("penalty", penalty)):
         if not isinstance(loss, Tensor) or not loss.is_floating_point():
             kind = f"tensor of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise TypeError(
-                f"{name} is a {kind}; a floating-point tensor is needed, computed from the outputs "
-                "of the model with torch operations, so that it has a gradient"
-            )
+            raise TypeError(f"{name} is a {kind}; a floating-point tensor is needed")
     if penalty.shape != task_loss.shape:
         raise ValueError(
-            f"penalty has shape {tuple(penalty.shape)} and task_loss {tuple(task_loss.shape)}; "
-            "both must hold one number, or one for each member: reduce the penalty, for example "
-            "with .mean()"
+            f"penalty has shape {tuple(penalty.shape)} and task_loss {tuple(task_loss.shape)}: "
+            "reduce the penalty to one number, for example with .mean()"
         )

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from isoadapt.geometry._persistence import (
     Floats,
     Indices,
-    edge_lengths,
     p_log_p,
     selected_indices,
     spanning_parents,
@@ -123,7 +122,8 @@ class PersistentEntropyLoss(nn.Module):
             return np.empty((0, 2), dtype=np.intp)
         points = cloud[rows]
         parents = spanning_parents(points)
-        lengths = edge_lengths(points, parents)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.linalg.norm(points[1:] - points[parents], axis=1)
         if self.bars == "all" or not np.isfinite(lengths).all():
             indices = np.flatnonzero(lengths)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isoadapt._utils.messages import aligned_table, html_paragraphs, html_table, warn
+from isoadapt._utils.messages import aligned_table, html_paragraphs, html_table, listed, warn
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import (
@@ -283,7 +283,7 @@ def isotropy_report(
 def _by_label(found: Reading, labels: ArrayLike) -> dict[str, IsotropyReport]:
     """Report of each label that has at least two different rows; warn of those with few rows."""
     names, codes = codes_of(labels, len(found.kept), "labels")
-    reports, small, least = {}, [], 3 * len(found.mean)
+    reports, small, least = {}, [], 3 * found.n_features
     for number, name in enumerate(names):
         rows = np.flatnonzero(codes == number)
         if len(rows) < 2:
@@ -297,21 +297,27 @@ def _by_label(found: Reading, labels: ArrayLike) -> dict[str, IsotropyReport]:
         units = "rows" if found.groups is None else "groups"
         warn(
             f"{len(small)} of {len(reports)} labels have fewer {units} than "
-            f"{least} = 3 × n_features, {_listed(small)}: for these {IF_FEW}",
+            f"{least} = 3 × n_features, {listed(small, _SHOWN)}: for these {IF_FEW}",
         )
     return reports
 
 
 def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyReport:
     """Report of rows, with the given reports of their labels."""
-    n, d = len(found.kept), len(found.mean)
+    n, d, moments = len(found.kept), found.n_features, found.moments
     sample = _sample(found)
-    occurrence = _hubness(sample)
-    raw, axes = torch.linalg.eigh(found.moments.second_moment())
-    # For n < d, the coordinates are along the axes, and the points are orthogonal to further ones.
-    axes = torch.eye(n, dtype=axes.dtype) if n < d else _spread.fix_signs(axes)
-    log_z = _spread.log_partition_along(axes, map(in_float64, found.rows.blocks()), n, d)
-    centred = _spread.eigenvalues(found.moments.scatter)
+    occurrence = HubnessReport(math.nan, math.nan, math.nan, 0)
+    if len(sample) > _NEIGHBOURS + 1:
+        occurrence = hubness(sample, _NEIGHBOURS)
+    raw, axes = torch.linalg.eigh(moments.second_moment())
+    if n < d:  # `axes` are those of other coordinates
+        points = torch.cat([*map(in_float64, found.source.blocks())])
+        log_z, mean, variance = _spread.log_partition(points), points.mean(0), points.var(0)
+    else:
+        axes, blocks = _spread.fix_signs(axes), map(in_float64, found.rows.blocks())
+        log_z = _spread.log_partition_along(axes, blocks, n, d)
+        mean, variance = moments.mean, moments.scatter.diagonal() / (n - 1)
+    centred = _spread.eigenvalues(moments.scatter)
     return IsotropyReport(
         n_samples=n,
         n_features=d,
@@ -324,19 +330,12 @@ def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyRep
         mean_cosine=_spread.mean_cosine(map(in_float64, found.rows.blocks()), n),
         hubness=occurrence.skewness,
         antihub_share=occurrence.antihub_share,
-        mean_profile=found.mean.numpy(),
-        variance_profile=found.variance.numpy(),
-        outlier_dimensions=_outliers(found.mean, found.variance),
-        dead_dimensions=_indices(_spread.dead_dimensions(found.variance)),
+        mean_profile=mean.numpy(),
+        variance_profile=variance.numpy(),
+        outlier_dimensions=_outliers(mean, variance),
+        dead_dimensions=tuple(np.flatnonzero(_spread.dead_dimensions(variance)).tolist()),
         labels=labels,
     )
-
-
-def _hubness(points: Tensor) -> HubnessReport:
-    """Hubness of points (n, d), NaN where there are too few."""
-    if len(points) < _NEIGHBOURS + 2:
-        return HubnessReport(math.nan, math.nan, math.nan, 0)
-    return hubness(points, _NEIGHBOURS)
 
 
 def _sample(found: Reading) -> Tensor:
@@ -351,11 +350,7 @@ def _outliers(mean: Tensor, variance: Tensor) -> tuple[int, ...]:
     average = variance.mean()
     outlying = _stands_out(variance) & (variance > 2 * average)
     outlying |= _stands_out(mean.abs()) & (mean.abs() > average.sqrt())
-    return _indices(outlying)
-
-
-def _indices(mask: Tensor) -> tuple[int, ...]:
-    return tuple(mask.nonzero().flatten().tolist())
+    return tuple(np.flatnonzero(outlying).tolist())
 
 
 def _stands_out(profile: Tensor) -> Tensor:
@@ -374,9 +369,9 @@ def _table_rows(report: IsotropyReport) -> Iterator[tuple[str, ...]]:
         yield title, significant(row_value(report, name)), *references, f" {note}"
     by_size = report.mean_profile**2 + report.variance_profile
     outliers = sorted(report.outlier_dimensions, key=lambda dimension: -by_size[dimension])
-    yield "outlier dimensions", str(len(outliers)), "", "", f" {_listed(outliers)}"
+    yield "outlier dimensions", str(len(outliers)), "", "", f" {listed(outliers, _SHOWN)}"
     if dead := report.dead_dimensions:
-        yield "dead dimensions", str(len(dead)), "", "", f" {_listed(dead)}"
+        yield "dead dimensions", str(len(dead)), "", "", f" {listed(dead, _SHOWN)}"
 
 
 def row_value(report: IsotropyReport, name: str) -> float:
@@ -391,18 +386,11 @@ def significant(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _listed(entries: Sequence[object]) -> str:
-    """List the first entries, separated by commas."""
-    return ", ".join([*map(str, entries[:_SHOWN])] + ["…"] * (len(entries) > _SHOWN))
-
-
 def _label_line(name: str, part: IsotropyReport) -> str:
     n_dead = len(part.dead_dimensions)
     dead = f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
-    score = f"{significant(part.isoscore_corrected)} (corrected)"
-    if math.isnan(part.isoscore_corrected):
-        score = f"{significant(part.isoscore)} (plain)"
     return (
-        f"label {name}: n={part.n_samples}, IsoScore {score}, EV1 {significant(part.ev1)}, "
-        f"mean cosine {significant(part.mean_cosine)}{dead}"
+        f"label {name}: n={part.n_samples}, IsoScore {significant(part.isoscore_corrected)} "
+        f"(corrected), EV1 {significant(part.ev1)}, mean cosine "
+        f"{significant(part.mean_cosine)}{dead}"
     )

@@ -1,20 +1,19 @@
 """How well vectors serve similarity and search: correlation, retrieval, hubness and neighbours."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import spearmanr
-from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
+from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
-from isoadapt._utils.containers import as_matrix, as_values
-from isoadapt.geometry._chunks import refuse_chunks
+from isoadapt._utils.containers import as_values
 from isoadapt.geometry._neighbours import METRICS, angles, nearest_neighbours
-from isoadapt.metrics._points import as_tensor, check_k
+from isoadapt.metrics._points import as_points, check_k
 
 
 class RetrievalReport(NamedTuple):
@@ -102,15 +101,13 @@ def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> flo
             "of B must be the embeddings of pair i"
         )
     given = column_or_1d(as_values(scores, "scores", numeric=True))
-    given = check_array(given, dtype=np.float64, ensure_2d=False, input_name="scores")
     check_consistent_length(first, given)
     between = angles(first, second).cpu().numpy()  # in the reverse order of the cosines
     rounding = 8 * np.finfo(np.float64).eps * first.shape[1] ** 0.5
-    for name, values in (("scores", given), ("cosines", between)):
-        if np.ptp(values) <= (rounding if name == "cosines" else 0):
-            value = math.cos(values[0]) if name == "cosines" else values[0]
+    for name, values, noise in (("scores", given, 0), ("cosines", between, rounding)):
+        if np.ptp(values) <= noise:
             raise ValueError(
-                f"all {name} are {value:.4g}, so their correlation is not defined: use pairs of "
+                f"all {name} are equal, so their correlation is not defined: use pairs of "
                 "different similarity"
             )
     return float(spearmanr(-between, given).statistic)
@@ -171,15 +168,10 @@ def retrieval_report(
 
 
 def reciprocal_ranks(
-    queries: ArrayLike,
-    documents: ArrayLike,
-    relevant: Sequence[Any] | NDArray[Any],
-    k: int = 10,
-    *,
-    metric: str = "cosine",
+    queries: ArrayLike, documents: ArrayLike, relevant: Any, k: int
 ) -> NDArray[np.float64]:
     """Reciprocal ranks (n_queries,) whose mean is the MRR of :func:`retrieval_report`."""
-    return _reciprocal_ranks(_hits(queries, documents, relevant, k, metric)[0])
+    return _reciprocal_ranks(_hits(queries, documents, relevant, k, "cosine")[0])
 
 
 def _reciprocal_ranks(hits: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -197,10 +189,8 @@ def _hits(
             f"queries have {query_vectors.shape[1]} features and documents "
             f"{document_vectors.shape[1]}: embed both by the same encoder and adapter"
         )
-    check_k(k, len(document_vectors), "documents")
-    _check_metric(metric)
     sets = relevant_sets(relevant, len(query_vectors), len(document_vectors))
-    indices = nearest_neighbours(document_vectors, k, metric, query_vectors)[1].cpu().numpy()
+    indices = _neighbours(document_vectors, k, metric, query_vectors).cpu().numpy()
     hits = np.array([np.isin(row, list(own)) for row, own in zip(indices, sets, strict=True)])
     return hits, np.array([len(own) for own in sets])
 
@@ -244,9 +234,7 @@ def hubness(X: ArrayLike, k: int = 10, *, metric: str = "cosine") -> HubnessRepo
     True
     """
     points = _points(X, "X", 2)
-    check_k(k, len(points) - 1, "other rows")
-    _check_metric(metric)
-    neighbours = nearest_neighbours(points, k, metric)[1]
+    neighbours = _neighbours(points, k, metric)
     counts = torch.bincount(neighbours.flatten(), minlength=len(points)).double()
     deviations = counts - k  # the mean is k
     variance = float(deviations.square().mean())
@@ -293,11 +281,8 @@ def neighbour_overlap(X: ArrayLike, Z: ArrayLike, k: int = 10, *, metric: str = 
         raise ValueError(
             f"X has {len(before)} rows and Z {len(after)}: both must hold the same rows"
         )
-    check_k(k, len(before) - 1, "other rows")
-    _check_metric(metric)
     first, second = (
-        nearest_neighbours(points, k, metric)[1].sort(dim=1).values.cpu()
-        for points in (before, after)
+        _neighbours(points, k, metric).sort(dim=1).values.cpu() for points in (before, after)
     )
     places = torch.searchsorted(second, first).clamp(max=k - 1)
     return float((second.gather(1, places) == first).double().mean())
@@ -305,28 +290,27 @@ def neighbour_overlap(X: ArrayLike, Z: ArrayLike, k: int = 10, *, metric: str = 
 
 def _points(X: ArrayLike, name: str, min_samples: int) -> Tensor:
     """Check a matrix; a tensor stays on its device."""
-    refuse_chunks(X, "neighbours need all rows at once")
-    array = check_array(
-        as_matrix(X, name), dtype=np.float64, input_name=name, ensure_min_samples=min_samples
-    )
-    return as_tensor(array).to(X.device if isinstance(X, Tensor) else "cpu")
+    points = as_points(X, name, min_samples, min_features=1)
+    return points.to(X.device) if isinstance(X, Tensor) else points
 
 
-def _check_metric(metric: str) -> None:
+def _neighbours(points: Tensor, k: int, metric: str, queries: Tensor | None = None) -> Tensor:
+    """Check k and metric; return the row numbers (m, k) of the nearest neighbours."""
+    own = queries is None
+    check_k(k, len(points) - own, "other rows" if own else "documents")
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} must be one of {', '.join(map(repr, METRICS))}")
+    return nearest_neighbours(points, k, metric, queries)[1]
 
 
-def relevant_sets(relevant: Iterable[Any], n_queries: int, n_documents: int) -> list[set[int]]:
+def relevant_sets(relevant: Any, n_queries: int, n_documents: int) -> list[set[int]]:
     """Row numbers of the documents that are relevant to each query, checked."""
-    if isinstance(relevant, Mapping):
-        raise TypeError("relevant is a dict: pass a list with the row numbers of each query")
-    sets = [_row_numbers(own, query) for query, own in enumerate(relevant)]
-    if len(sets) != n_queries:
+    if isinstance(relevant, Mapping) or len(relevant) != n_queries:
         raise ValueError(
-            f"relevant has {len(sets)} entries for {n_queries} queries: give the row numbers of "
-            "the relevant documents for each query"
+            f"relevant is a {type(relevant).__name__} of {len(relevant)} entries, for {n_queries} "
+            "queries: pass a list with the row numbers of the relevant documents for each query"
         )
+    sets = [_row_numbers(own, query) for query, own in enumerate(relevant)]
     for query, own in enumerate(sets):
         if not own or min(own) < 0 or max(own) >= n_documents:
             raise ValueError(

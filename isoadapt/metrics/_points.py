@@ -34,70 +34,52 @@ IF_FEW = (
 _SHARE, _UNITS = 0.05, 10  # one unit with more than 5 %, or ten times its part, dominates
 
 
-def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> Tensor:
-    """Check a matrix, and its variance if `by_variance`; return it in float64 on the CPU."""
+def as_points(X: ArrayLike, name: str = "X", min_samples: int = 2, min_features: int = 2) -> Tensor:
+    """Check a matrix, and return it in float64 on the CPU."""
     refuse_chunks(X, "this figure needs all rows at once")
-    array = check_array(
-        as_matrix(X),
-        dtype=np.float64,
-        input_name="X",
-        ensure_min_samples=min_samples,
-        ensure_min_features=2,
-    )
-    points = as_tensor(array)
-    if not by_variance:
-        return points
-    check_scale(max(abs(float(extreme)) for extreme in points.aminmax()))
-    mean = points.mean(0)
-    if _is_constant((points - mean).norm(), mean, len(points)):
-        raise ValueError(constant_message(len(points)))
-    return points
+    least = {"ensure_min_samples": min_samples, "ensure_min_features": min_features}
+    array = check_array(as_matrix(X, name), dtype=np.float64, input_name=name, **least)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
-def as_points_or_moments(
-    X: Chunked, min_samples: int = 2, distinct: bool = False
-) -> Tensor | Moments:
-    """Check embeddings; return a matrix, or the moments of chunks or of their `distinct` rows."""
-    if not (in_chunks(X) or is_memmap(X)):
-        return as_points(cast(ArrayLike, X), min_samples)
-    moments = gather(X, min_samples=min_samples, distinct=distinct)
-    variance, count = float(moments.scatter.trace()), moments.count
-    check_scale(max(math.sqrt(variance / count), float(moments.mean.abs().max())))
-    if is_constant(moments):
-        raise ValueError(constant_message(count))
-    return moments
+def moments_of(X: Chunked, rotated: bool = True) -> tuple[Moments, int]:
+    """Check embeddings; return moments and n_features, of n < d rows `rotated` into n columns."""
+    if in_chunks(X) or is_memmap(X):
+        moments = gather(X)
+        n_features = len(moments)
+    else:
+        points = as_points(cast(ArrayLike, X))
+        n, n_features = points.shape
+        moments = Moments().update(_rotated(points) if rotated and n < n_features else points)
+    check_variance(moments)
+    return moments, n_features
+
+
+def _rotated(points: Tensor) -> Tensor:
+    """Coordinates (n, n) of points (n, d), n < d, along axes that span their rows."""
+    return torch.linalg.qr(points.T, mode="r").R.T
 
 
 def is_constant(moments: Moments) -> bool:
     """Whether all rows are equal up to rounding."""
-    return _is_constant(moments.scatter.trace().sqrt(), moments.mean, moments.count)
+    deviation, size = moments.scatter.trace().sqrt(), moments.count**0.5 * moments.mean.norm()
+    return bool(_spread.is_rounding(deviation, size))
 
 
-def _is_constant(deviation: Tensor, mean: Tensor, count: float) -> bool:
-    return bool(_spread.is_rounding(deviation, count**0.5 * mean.norm()))
-
-
-def check_scale(largest: float) -> None:
-    """Raise ValueError if squares of numbers as large as the largest entry do not fit."""
+def check_variance(moments: Moments) -> None:
+    """Raise ValueError if all rows are equal, or if their squares do not fit into float64."""
+    deviation = (moments.scatter.trace() / moments.count).sqrt()
+    largest = float(torch.maximum(deviation, moments.mean.abs().max()))
     if largest and not SMALLEST < largest < LARGEST:
         raise ValueError(
-            f"the largest entries of X are about {largest:.3g}, but their squares must fit into "
-            f"float64, so they must lie between {SMALLEST:g} and {LARGEST:g}: divide X by its "
-            "largest absolute entry"
+            f"the largest entries of X must lie between {SMALLEST:g} and {LARGEST:g}, so that "
+            "their squares fit into float64: divide X by its largest absolute entry"
         )
-
-
-def constant_message(count: float) -> str:
-    """Error message for `count` equal rows."""
-    return (
-        f"X is constant: all {count:.0f} rows are equal up to rounding, so isotropy is not "
-        "defined; check that the texts differ, or subtract the mean in a wider dtype first"
-    )
-
-
-def as_tensor(array: NDArray[np.float64]) -> Tensor:
-    """Wrap an array of any layout as a tensor; a read-only array is copied."""
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    if is_constant(moments):
+        raise ValueError(
+            f"X is constant: all {moments.count:.0f} rows are equal up to rounding, so isotropy is "
+            "not defined; check that the texts differ, or subtract the mean in a wider dtype first"
+        )
 
 
 def check_k(k: int, most: int, of: str) -> None:
@@ -106,17 +88,16 @@ def check_k(k: int, most: int, of: str) -> None:
         raise ValueError(f"k={k!r} must be an integer from 1 to {most}, the number of {of}")
 
 
-def clamped_score(score: Tensor) -> float:
-    """IsoScore clamped to [0, 1], which rounding can exceed."""
-    return float(score.clamp(0, 1))
+def score_of(shares: Tensor, d: int) -> float:
+    """IsoScore of a covariance, or of variances, divided by their sum; d is n_features."""
+    return float(((1 / shares.square().sum() - 1) / (d - 1)).clamp(0, 1))
 
 
 def spectral_figures(raw: Tensor, centred: Tensor, corrected: float, d: int) -> dict[str, Any]:
     """Metrics of `IsotropyReport` from squared singular values (r,), without and with centring."""
-    square = (centred / centred.sum()).square().sum()
     ev1, ev2, ev3 = (float(_spread.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
     return {
-        "isoscore": clamped_score((1 / square - 1) / (d - 1)),
+        "isoscore": score_of(centred / centred.sum(), d),
         "isoscore_corrected": corrected,
         "ev1": ev1,
         "ev2": ev2,
@@ -141,37 +122,34 @@ class Groups(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What is known of rows (n, d) after reading them; their units are rows or, if given, groups.
-
-    For n < d, `rows` and `moments` are in coordinates along the n principal axes.
-    """
+    """What is known of rows (n, d) after reading; their units are rows or, if given, groups."""
 
     source: RowReader
-    rows: RowReader  # for n < d in memory
-    moments: Moments
-    mean: Tensor  # (d,)
-    variance: Tensor  # (d,)
+    rows: RowReader  # for n < d in memory, in n coordinates
+    moments: Moments  # of `rows`
+    n_features: int
     groups: Groups | None
     kept: NDArray[np.bool_]  # mask (n,) of the rows of units that equal no earlier one
     n_units: int  # that equal no earlier one
 
 
-def read_rows(X: Any, groups: ArrayLike | None = None) -> Reading:
+def read_rows(X: Any, groups: ArrayLike | None = None, least: int = 2) -> Reading:
     """Check and read a matrix, memory map or dask array; warn if a row or group dominates."""
     if not (is_dask(X) or is_memmap(X)):
         refuse_chunks(X, "this figure needs all rows at once")
-        least = {"ensure_min_samples": 2, "ensure_min_features": 2}
-        X = check_array(as_matrix(X), dtype=FLOATS, input_name="X", **least)
+        size = {"ensure_min_samples": least, "ensure_min_features": 2}
+        X = check_array(as_matrix(X), dtype=FLOATS, input_name="X", **size)
     found = read(RowReader(X), groups)
-    if is_constant(found.moments):
-        raise ValueError(constant_message(found.moments.count))
+    check_variance(found.moments)
     if groups is not None and found.n_units < 4:
         raise ValueError(
             f"groups has {found.n_units} different group(s), but rows that depend on each other "
             "need at least 4: pass more groups. For one report for each class, pass the classes to "
             "isotropy_report as labels="
         )
-    warn_of_dominance(squared_deviations(found), found.groups)
+    if found.n_units < least:
+        raise ValueError(f"X has {found.n_units} different row(s), while {least} are required")
+    warn_of_dominance(found)
     return found
 
 
@@ -187,26 +165,11 @@ def read(source: RowReader, groups: ArrayLike | None = None) -> Reading:
     kept = first if named is None else first[named.codes]
     if n < d:
         points = torch.cat([*map(in_float64, source.blocks())])
-        rows = RowReader((points @ _spread.principal_axes(points)).numpy())
-    moments, largest = Moments(), 0.0
+        rows = RowReader(_rotated(points).numpy())
+    moments = Moments()
     for block in rows.blocks():
-        largest = max(largest, float(block.max()), -float(block.min()))
         moments.update(block)
-    check_scale(largest)
-    mean, variance = moments.mean, moments.scatter.diagonal() / (n - 1)
-    if n < d:
-        mean, variance = points.mean(0), points.var(0)
-    return Reading(source, rows, moments, mean, variance, named, kept, int(first.sum()))
-
-
-def different_rows(points: Tensor) -> Tensor:
-    """Rows (n, d) that equal no earlier one, at least 4; a warning names one that dominates."""
-    first = first_of_equal(row_hashes(points))
-    if first.sum() < 4:
-        raise ValueError(f"X has {first.sum()} different row(s), while at least 4 are required")
-    squared = (points - points.mean(0)).square().sum(1).numpy()
-    warn_of_dominance(np.where(first, squared, 0))
-    return points if first.all() else points[torch.from_numpy(first)]
+    return Reading(source, rows, moments, d, named, kept, int(first.sum()))
 
 
 def in_float64(block: NDArray[Any]) -> Tensor:
@@ -230,7 +193,7 @@ def codes_of(
 
 def corrected_isoscore(found: Reading) -> float:
     """Bias-corrected IsoScore of the different rows; NaN for fewer than 4 of them, or 4 groups."""
-    kept, moments, d = np.flatnonzero(found.kept), found.moments, len(found.mean)
+    kept, moments, d = np.flatnonzero(found.kept), found.moments, found.n_features
     if found.n_units < 4:
         return math.nan
     if found.groups is None:
@@ -250,12 +213,11 @@ def corrected_score(moments: Moments, d: int) -> float:
     """Bias-corrected IsoScore from the moments of at least 4 independent rows."""
     if moments.fourth is None:
         raise ValueError(
-            "bias_corrected=True needs the fourth moment of the rows, but X is a Moments object "
-            "without it, saved by an earlier version or made by Moments.mapped; pass "
-            "Moments().update(rows) for the rows themselves, or use bias_corrected=False"
+            "bias_corrected=True needs the fourth moment of the rows, which X, a Moments object "
+            "made by Moments.mapped, lacks: pass Moments().update(rows) for the mapped rows"
         )
     square = (moments.scatter / moments.scatter.trace()).square().sum()
-    return clamped_score(_isoscore.corrected_score(square, moments.fourth, moments.count, d))
+    return float(_isoscore.corrected_score(square, moments.fourth, moments.count, d))
 
 
 def main_figures(X: ArrayLike) -> dict[str, Any]:
@@ -263,23 +225,12 @@ def main_figures(X: ArrayLike) -> dict[str, Any]:
     found = read_rows(X)
     warn_of_few_units(found)
     raw, centred = map(_spread.eigenvalues, (found.moments.second_moment(), found.moments.scatter))
-    return spectral_figures(raw, centred, corrected_isoscore(found), len(found.mean))
-
-
-def squared_deviations(found: Reading) -> NDArray[np.float64]:
-    """Squared distance (n,) of each row from the mean; 0 for the rows that are not kept."""
-    squared, start = np.empty(len(found.rows)), 0  # small arrays between blocks fragment memory
-    for block in found.rows.blocks():
-        deviations = in_float64(block) - found.moments.mean
-        squared[start : start + len(block)] = deviations.square_().sum(1).numpy()
-        start += len(block)
-    squared[~found.kept] = 0
-    return squared
+    return spectral_figures(raw, centred, corrected_isoscore(found), found.n_features)
 
 
 def warn_of_few_units(found: Reading) -> None:
     """Warn if there are fewer than three different rows, or groups, for each dimension."""
-    n, least = len(found.kept), 3 * len(found.mean)
+    n, least = len(found.kept), 3 * found.n_features
     units = f"n_samples={n}" + f" ({found.n_units} different)" * (found.n_units < n)
     if found.groups is not None:
         units = f"the number of different groups, {found.n_units},"
@@ -287,12 +238,18 @@ def warn_of_few_units(found: Reading) -> None:
         warn(f"{units} is less than {least} = 3 × n_features: {IF_FEW}")
 
 
-def warn_of_dominance(squared: NDArray[np.float64], groups: Groups | None = None) -> None:
-    """Warn if one row or group holds much of all squared deviations from the mean, (n,)."""
+def warn_of_dominance(found: Reading) -> None:
+    """Warn if one kept row, or group, holds much of all squared deviations from the mean."""
+    squared, start = np.empty(len(found.rows)), 0  # small arrays between blocks fragment memory
+    for block in found.rows.blocks():
+        deviations = in_float64(block) - found.moments.mean
+        squared[start : start + len(block)] = deviations.square_().sum(1).numpy()
+        start += len(block)
+    squared[~found.kept] = 0
     shares: dict[str, NDArray[Any]] = {f"row {int(squared.argmax())}": squared}
-    if groups is not None:
-        share = np.bincount(groups.codes, squared)
-        shares[f"group {str(groups.names[share.argmax()])!r}"] = share
+    if found.groups is not None:
+        share = np.bincount(found.groups.codes, squared)
+        shares[f"group {str(found.groups.names[share.argmax()])!r}"] = share
     for unit, share in shares.items():
         most = share.max() / share.sum()
         if most > max(_SHARE, _UNITS / np.count_nonzero(share)):

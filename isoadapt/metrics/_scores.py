@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt._utils.containers import as_matrix
-from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
-from isoadapt.geometry._chunks import Chunked
+from isoadapt.geometry import _neighbours, _spread
+from isoadapt.geometry._chunks import Chunked, gather, in_chunks, is_dask
 from isoadapt.metrics._points import (
     as_points,
-    as_points_or_moments,
-    as_tensor,
     check_k,
-    clamped_score,
+    check_variance,
     corrected_isoscore,
     corrected_score,
-    different_rows,
+    moments_of,
     read_rows,
+    score_of,
 )
 
 
@@ -100,16 +96,14 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     >>> isoscore(chunk for chunk in np.split(X, 2))
     1.0
     """
-    if bias_corrected and groups is not None:
-        return corrected_isoscore(read_rows(X, groups))
-    points = as_points_or_moments(X, 4 if bias_corrected else 2, distinct=bias_corrected)
-    if bias_corrected and isinstance(points, Tensor):
-        points = different_rows(points)
-    if isinstance(points, Moments):
-        if bias_corrected:
-            return corrected_score(points, len(points))
-        return _score(points.covariance())
-    return clamped_score(_isoscore.isoscore_star(points, bias_corrected=bias_corrected))
+    if bias_corrected and (groups is not None or is_dask(X) or not in_chunks(X)):
+        return corrected_isoscore(read_rows(X, groups, least=4))
+    if bias_corrected:
+        moments = gather(X, min_samples=4, distinct=True)
+        check_variance(moments)
+        return corrected_score(moments, len(moments))
+    moments, d = moments_of(X)
+    return score_of(moments.scatter / moments.scatter.trace(), d)
 
 
 def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 0.2) -> float:
@@ -135,7 +129,7 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
     ------
     ValueError
         If X is too small, constant or not finite, if `prior_cov` has the wrong shape, is not
-        symmetric or has a negative variance, or if `zeta` is outside [0, 1].
+        symmetric, or if `zeta` is outside [0, 1].
 
     References
     ----------
@@ -151,26 +145,18 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
     """
     if not 0 <= zeta <= 1:
         raise ValueError(f"zeta={zeta!r} must lie in [0, 1]")
-    points = as_points_or_moments(X)
-    d = _n_features(points)
-    prior = None
+    moments, d = moments_of(X, rotated=False)
+    prior = torch.eye(d, dtype=torch.float64)
     if prior_cov is not None:
-        given = as_matrix(prior_cov, "prior_cov")
-        checked = check_array(given, dtype=np.float64, input_name="prior_cov")
-        prior = as_tensor(checked)
+        prior = as_points(prior_cov, "prior_cov")
         if prior.shape != (d, d):
             raise ValueError(
                 f"prior_cov has shape {tuple(prior.shape)}, X has {d} features: {(d, d)} is needed"
             )
         if not torch.allclose(prior, prior.T):
             raise ValueError("prior_cov is not symmetric: pass a covariance matrix")
-        if bool((prior.diagonal() < 0).any()):
-            raise ValueError("prior_cov has a negative variance: pass a covariance matrix")
-    if zeta == 0 and not isinstance(points, Moments):
-        return clamped_score(_isoscore.isoscore_star(points))
-    moments = points if isinstance(points, Moments) else Moments().update(points)
-    identity = torch.eye(d, dtype=torch.float64)
-    return _score(moments.covariance().lerp(identity if prior is None else prior, zeta))
+    mixed = moments.covariance().lerp(prior, zeta)
+    return score_of(mixed / mixed.trace(), d)
 
 
 def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
@@ -201,9 +187,10 @@ def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
     >>> round(cumulative_explained_variance(X, k=1), 3)
     0.9
     """
-    points = as_points_or_moments(X)
-    check_k(k, _n_features(points), "features")
-    return float(_spread.cumulative_explained_variance(_variances(points), k))
+    moments, d = moments_of(X)
+    check_k(k, d, "features")
+    variances = _spread.eigenvalues(moments.scatter)
+    return float(_spread.cumulative_explained_variance(variances, k))
 
 
 def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
@@ -236,9 +223,10 @@ def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
     >>> round(anisotropy(X, k=2), 3)
     0.1
     """
-    points = as_points_or_moments(X)
-    check_k(k, _n_features(points), "features")
-    return float(_spread.anisotropy(_variances(points, center), k))
+    moments, d = moments_of(X)
+    check_k(k, d, "features")
+    second_moment = moments.scatter if center else moments.second_moment()
+    return float(_spread.anisotropy(_spread.eigenvalues(second_moment), k))
 
 
 def effective_rank(X: Chunked) -> float:
@@ -270,7 +258,7 @@ def effective_rank(X: Chunked) -> float:
     >>> round(effective_rank(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])), 6)
     2.0
     """
-    return float(_spread.effective_rank(_variances(as_points_or_moments(X))))
+    return float(_spread.effective_rank(_spread.eigenvalues(moments_of(X)[0].scatter)))
 
 
 def mean_cosine_similarity(X: ArrayLike) -> float:
@@ -297,7 +285,7 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
     >>> mean_cosine_similarity([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
     0.333...
     """
-    points = as_points(X, by_variance=False)
+    points = as_points(X)
     return _spread.mean_cosine([points], len(points))
 
 
@@ -412,27 +400,11 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     >>> round(two_nn(plane @ [[1.0, 2.0, 0.0, 1.0], [0.0, 1.0, 3.0, 1.0]]), 2)
     1.96
     """
-    points = as_points(X, by_variance=False)
+    points = as_points(X)
     if not 0 < discard < 1:
         raise ValueError(f"discard={discard!r} must lie between 0 and 1, both excluded")
     return float(_neighbours.two_nn(points, discard))
 
 
 def _log_partition(X: ArrayLike) -> Tensor:
-    return _spread.log_partition(as_points(X, by_variance=False))
-
-
-def _n_features(points: Tensor | Moments) -> int:
-    return len(points) if isinstance(points, Moments) else points.shape[1]
-
-
-def _score(cov: Tensor) -> float:
-    """IsoScore of a covariance."""
-    return clamped_score(_isoscore.isoscore_from_covariance(cov))
-
-
-def _variances(points: Tensor | Moments, center: bool = True) -> Tensor:
-    """Variances along the principal directions, descending, up to a common factor."""
-    if isinstance(points, Moments):
-        return _spread.eigenvalues(points.scatter if center else points.second_moment())
-    return _spread.spectrum(points, center)
+    return _spread.log_partition(as_points(X))

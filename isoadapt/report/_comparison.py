@@ -1,52 +1,35 @@
 """Forest plot of a comparison of adapters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from isoadapt._utils.messages import choices
 from isoadapt.model_selection import Comparison
 from isoadapt.model_selection._compare._table import is_credited, is_explained, is_worse
-from isoadapt.report._axes import colours, ink, legend_beside, literal, panels, plain
+from isoadapt.report._display import COLOURS, Display, ink, legend_beside, literal
 
-_COLUMNS = {
-    "score": ("score", "ci_low", "ci_high"),
-    "difference": ("difference", "difference_low", "difference_high"),
+_INTERVALS = {"score": ("ci_low", "ci_high"), "difference": ("difference_low", "difference_high")}
+
+
+# Label, marker, colour or share of the colour of the text, and whether the marker is filled.
+_STYLES: dict[str, tuple[str, str, str | float, bool]] = {
+    "baseline": ("no adapter", "D", 1.0, True),
+    "control": ("control", "s", 0.55, False),
+    "better": ("shown to be better", ">", COLOURS[0], True),
+    "explained": ("better, but not shown to be\nbetter than a control", ">", COLOURS[0], False),
+    "adapter": ("no difference shown", "o", 1.0, False),
+    "worse": ("shown to be worse", "<", COLOURS[1], True),
 }
 
 
-class _Style(NamedTuple):
-    """How the point of a row is drawn."""
-
-    label: str
-    marker: str
-    colour: int | None = None  # index in the colours of the style; None is that of the text
-    share: float = 1.0  # of the colour of the text, the rest is that of the background
-    filled: bool = False
-
-
-_STYLES = {
-    "baseline": _Style("no adapter", "D", filled=True),
-    "control": _Style("control", "s", share=0.55),
-    "better": _Style("shown to be better", ">", 0, filled=True),
-    "explained": _Style("better, but not shown to be\nbetter than a control", ">", 0),
-    "adapter": _Style("no difference shown", "o"),
-    "worse": _Style("shown to be worse", "<", 1, filled=True),
-}
-
-
-class ComparisonDisplay:
+class ComparisonDisplay(Display):
     """Forest plot of a comparison of adapters, with one panel for each use.
 
     Create it with :meth:`from_comparison`, which also draws it. Each row of a panel is a point with
-    its 95 % interval; a vertical line is the value without an adapter. Greater is better. Controls
-    are grey squares. Filled triangles are adapters that the tests show, after Holm's adjustment, to
-    be better than no adapter and than their controls (pointing to the right), or worse than no
-    adapter (to the left). A hollow triangle is an adapter that is shown to be better than no
-    adapter but not than a control. For the others, hollow circles, no difference is shown.
+    its 95 % interval; a vertical line is the value without an adapter. Greater is better. The look
+    of a point is what the tests show after Holm's adjustment, and the legend says it.
 
     Parameters
     ----------
@@ -68,13 +51,6 @@ class ComparisonDisplay:
     containers_ : dict of (str, str) to matplotlib ErrorbarContainer
         Point and interval by use and name of the adapter.
 
-    Raises
-    ------
-    TypeError
-        If `comparison` is not a Comparison.
-    ValueError
-        If a use is not in the comparison, or if `quantity` is unknown.
-
     Examples
     --------
     >>> from sklearn.datasets import make_classification
@@ -87,26 +63,15 @@ class ComparisonDisplay:
     """
 
     def __init__(
-        self,
-        comparison: Comparison,
-        *,
-        quantity: str = "score",
-        uses: Sequence[str] | None = None,
+        self, comparison: Comparison, *, quantity: str = "score", uses: Sequence[str] | None = None
     ) -> None:
-        if not isinstance(comparison, Comparison):
-            raise TypeError(
-                f"comparison is a {type(comparison).__name__}; pass the Comparison that "
-                "compare_adapters returns"
-            )
-        if quantity not in _COLUMNS:
-            raise ValueError(f"quantity={quantity!r} is unknown; {choices(quantity, _COLUMNS)}")
+        if quantity not in _INTERVALS:
+            raise ValueError(f"quantity={quantity!r} is unknown; {choices(quantity, _INTERVALS)}")
         self.comparison = comparison
         self.quantity = quantity
         self.uses = list(comparison.uses if uses is None else uses)
-        for use in self.uses:
-            comparison._rows_of(use)  # raises for a use that is not in the comparison
-        if not self.uses:
-            raise ValueError(f"uses is empty; choose from {', '.join(comparison.uses)}")
+        rows = max(len(comparison._rows_of(use)) for use in self.uses)
+        self._panels, self._size = self.uses, (4.8 + 2.2 * len(self.uses), 1.5 + 0.27 * rows)
 
     @classmethod
     def from_comparison(
@@ -117,105 +82,41 @@ class ComparisonDisplay:
         uses: Sequence[str] | None = None,
         ax: Any = None,
     ) -> Self:
-        """Plot a comparison.
-
-        Parameters
-        ----------
-        comparison : Comparison
-            Result of :func:`~isoadapt.model_selection.compare_adapters`.
-        quantity : {"score", "difference"}, default="score"
-            Draw the scores, or their differences from no adapter.
-        uses : sequence of str, default=None
-            Uses to draw. None are all of the comparison.
-        ax : matplotlib Axes, one for each use, default=None
-            Axes to draw on, as for :meth:`plot`.
-
-        Returns
-        -------
-        ComparisonDisplay
-            The display.
-
-        Raises
-        ------
-        ValueError
-            If a use is not in the comparison, or if `quantity` is unknown.
-        """
+        """Plot a comparison, with the parameters of the class, and `ax` as for :meth:`plot`."""
         return cls(comparison, quantity=quantity, uses=uses).plot(ax=ax)
 
-    def plot(self, *, ax: Any = None) -> Self:
-        """Draw the plot.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, one for each use, default=None
-            Axes to draw on. None makes a new figure with pyplot.
-
-        Returns
-        -------
-        ComparisonDisplay
-            The display itself.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        ValueError
-            If the number of Axes is not the number of uses.
-        """
-        rows = {use: self.comparison._rows_of(use) for use in self.uses}
-        longest = max(map(len, rows.values()))
-        size = (4.8 + 2.2 * len(rows), 1.5 + 0.27 * longest)
-        self.axes_ = panels(ax, "ComparisonDisplay", self.uses, size)
-        self.figure_ = self.axes_[0].figure
+    def _draw(self) -> None:
         self.containers_: dict[tuple[str, str], Any] = {}
-        for axes, use in zip(self.axes_, self.uses, strict=True):
-            self._draw(axes, use, rows[use])
-        self._add_legend()
-        return self
-
-    def _draw(self, axes: Any, use: str, rows: list[dict[str, Any]]) -> None:
-        """Draw the panel of a use; the first row is at the top."""
-        middle, low, high = _COLUMNS[self.quantity]
-        for y, row in enumerate(rows):
-            style = _STYLES[_finding(row)]
-            colour = ink(axes, style.share) if style.colour is None else colours()[style.colour]
-            # The row that the others are compared with has a score, but no difference from itself.
-            reference = np.isnan(row[middle]) and not np.isnan(row["score"])
-            value = 0.0 if reference else row[middle]
-            if row["kind"] == "baseline":
-                axes.axvline(value, color=ink(axes), linewidth=0.9, linestyle="--", zorder=1)
-            # A percentile interval need not contain the estimate itself.
-            reach = np.clip([[value - row[low]], [row[high] - value]], 0, None)
-            self.containers_[use, row["adapter"]] = axes.errorbar(
-                value,
-                y,
-                xerr=None if np.isnan(reach).any() else reach,
-                fmt=style.marker,
-                color=colour,
-                markerfacecolor=colour if style.filled else axes.get_facecolor(),
-                label=style.label,
-                markersize=5,
-                linewidth=1.3,
-            )
-        first = axes is self.axes_[0]
-        names = [literal(row["adapter"]) if first else "" for row in rows]
-        axes.set_yticks(range(len(rows)), names)
-        label = rows[0]["metric"]
-        axes.set_xlabel(label if self.quantity == "score" else f"difference in {label}")
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_title(use, fontsize=10)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        plain(axes)
-
-    def _add_legend(self) -> None:
-        """Add one legend for all panels, beside the last one."""
         found: dict[str, Any] = {}
-        for axes in self.axes_:
-            handles, labels = axes.get_legend_handles_labels()
-            found |= dict(zip(labels, handles, strict=True))
-        shown = [style.label for style in _STYLES.values() if style.label in found]
-        title = "Greater is better.\nLines are 95 % intervals."
-        legend_beside(self.axes_[-1], {label: found[label] for label in shown}, title)
+        for axes, use in zip(self.axes_, self.uses, strict=True):
+            rows = self.comparison._rows_of(use)
+            for y, row in enumerate(rows):
+                drawn = self._draw_row(axes, y, row)
+                found[_finding(row)] = self.containers_[use, row["adapter"]] = drawn
+            axes.set_yticks(range(len(rows)), [literal(row["adapter"]) for row in rows])
+            axes.tick_params(labelleft=axes is self.axes_[0])
+            prefix = "" if self.quantity == "score" else "difference in "
+            axes.set(xlabel=prefix + rows[0]["metric"], ylim=(len(rows) - 0.5, -0.5))
+            axes.set_title(use, fontsize=10)
+            axes.locator_params(axis="x", nbins=5)
+        entries = {style[0]: found[key] for key, style in _STYLES.items() if key in found}
+        legend_beside(self.axes_[-1], entries, "Greater is better.\nLines are 95 % intervals.")
+
+    def _draw_row(self, axes: Any, y: int, row: dict[str, Any]) -> Any:
+        low, high = _INTERVALS[self.quantity]
+        value = row[self.quantity]
+        # The row that the others are compared with has a score, but no difference from itself.
+        if np.isnan(value) and not np.isnan(row["score"]):
+            value = 0.0
+        if row["kind"] == "baseline":
+            axes.axvline(value, color=ink(axes), linewidth=0.9, linestyle="--", zorder=1)
+        # A percentile interval need not contain the estimate itself.
+        reach = np.clip([[value - row[low]], [row[high] - value]], 0, None)
+        _, marker, given, filled = _STYLES[_finding(row)]
+        colour = given if isinstance(given, str) else ink(axes, given)
+        look = {"color": colour, "mfc": colour if filled else axes.get_facecolor()}
+        xerr = None if np.isnan(reach).any() else reach
+        return axes.errorbar(value, y, xerr=xerr, fmt=marker, ms=5, lw=1.3, **look)
 
 
 def _finding(row: dict[str, Any]) -> str:

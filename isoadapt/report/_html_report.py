@@ -1,7 +1,5 @@
 """The HTML report: a comparison, an audit and displays in one static file."""
 
-from __future__ import annotations
-
 import html
 import io
 import os
@@ -154,8 +152,8 @@ def _tooltips(display: Any, texts: Sequence[Any] | None) -> dict[Any, list[str]]
     if isinstance(display, EmbeddingMapDisplay):
         check_consistent_length(display.before, texts)
         given = [""] * len(display.before) if texts is None else [f": {text}" for text in texts]
-        for (panel, label), drawn in display.points_.items():
-            found = [given[row] for row in display._rows[panel, label]]
+        for (_, label), drawn in display.points_.items():
+            found = [given[row] for row in display._rows[label]]
             tips[drawn] = [f"{label}{text}".removeprefix(": ") for text in found]
     return tips
 

@@ -1,14 +1,12 @@
 """The bars of ``IsotropyReport.plot``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
 from isoadapt.metrics import IsotropyReport
 from isoadapt.metrics._isotropy_report import REFERENCES, ROWS, row_value, significant
-from isoadapt.report._axes import panels
+from isoadapt.report._display import panels
 
 # The figures that are drawn: no value is larger than 1.
 _BARS = ["isoscore_corrected", "ev1", "ev3", "anisotropy1", "effective_rank_share"]

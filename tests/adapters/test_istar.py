@@ -41,32 +41,21 @@ class TestExactShrinkage:
             outputs, expected = network(points).points[:, :9], []
             for Z, weight in zip(outputs, network.weight, strict=True):
                 expected.append(loss(Z, weight @ cov @ weight.T))
-            penalty = _ExactShrinkage(loss, root, [1], False, None)
+            penalty = _ExactShrinkage(loss, root, [1], False)
             torch.testing.assert_close(penalty(outputs, None, network), torch.stack(expected))
             with torch.no_grad():  # as in the validation
                 found = penalty(outputs, None, network)
             torch.testing.assert_close(found, torch.stack(expected))
 
-    @pytest.mark.parametrize("own_rows", [False, True])
-    def test_validation_by_the_covariance_of_its_rows_is_that_of_adapted_rows(self, own_rows):
-        network, points = network_and_points(members=3)
-        rows = points[:9] if not own_rows else torch.stack([points[k : k + 9] for k in range(3)])
-        cov = torch.stack([torch.cov(part.T) for part in (rows if own_rows else rows[None])])
-        loss = IsoScoreLoss(torch.tensor([0.2, 0.6, 1.0]), "linear")
-        penalty = _ExactShrinkage(loss, covariance_root(points), [1] * 3, False, cov)
-        with torch.no_grad():
-            expected = penalty(network(rows).points, None, network)
-            torch.testing.assert_close(penalty.on_validation(network), expected)
-
     def test_carries_gradient_and_detached_does_not(self):
         network, points = network_and_points()
         root = covariance_root(points)
         loss = IsoScoreLoss(1.0, "linear")  # only prior_cov counts
-        exact = _ExactShrinkage(loss, root, [1], False, None)
+        exact = _ExactShrinkage(loss, root, [1], False)
         value = exact(network(points).points, None, network).sum()
         (gradient,) = torch.autograd.grad(value, network.weight)
         assert gradient.abs().max() > 1e-4
-        detached = _ExactShrinkage(loss, root, [1], True, None)
+        detached = _ExactShrinkage(loss, root, [1], True)
         detached.refresh(network)
         same = detached(network(points).points, None, network).sum()
         assert same.item() == pytest.approx(value.item(), rel=1e-5)
@@ -83,7 +72,7 @@ class TestExactShrinkage:
     def test_squared_norm_is_estimated_from_the_last_exact_one(self):
         network, points = network_and_points(members=3)
         loss = IsoScoreLoss(torch.tensor([0.2, 0.4, 1.0]), "linear")
-        penalty = _ExactShrinkage(loss, covariance_root(points), [16, 4, 1], False, None)
+        penalty = _ExactShrinkage(loss, covariance_root(points), [16, 4, 1], False)
 
         def errors_after_a_step():
             with torch.no_grad():

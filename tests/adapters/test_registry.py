@@ -15,7 +15,7 @@ from isoadapt import LinearHead, PenaltyAdapter, TeacherReadout, adapters
 from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS, NAMES, NEED_TEACHER, VARIANTS
-from isoadapt.finetune._recipes import PENALTIES
+from isoadapt.finetune._penalties import PENALTIES
 from tests.adapters.test_common import ADAPTERS as SWEEP, ONE_OF_EACH
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "choosing.rst"

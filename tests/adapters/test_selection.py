@@ -7,25 +7,22 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
 
 from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
-from isoadapt.adapters._engine._choice import EpochChoice, make_score
+from isoadapt.adapters._engine._choice import Accuracy, EpochChoice, TargetUnits, make_score
 from isoadapt.adapters._engine._output_ridge import automatic_ridge
-from isoadapt.adapters._engine._train import _make_choice, _make_net
+from isoadapt.adapters._engine._train import _make_net
 from isoadapt.adapters._heads import fit_head
 
 N = 100  # validation rows: the standard error of a share p is sqrt(p (1 - p)) / 10
 
 
-def accuracy(outputs, index):
-    return float(outputs.mean())
-
-
-def run_epochs(shares, *, weight=1.0, patience=None, penalties=None, least_error=0.0):
+def run_epochs(shares, *, weight=1.0, patience=None, penalties=None):
     """Run the selection over epochs with the given accuracies, until it stops the training."""
-    run = EpochChoice(accuracy, weight, patience, np.random.RandomState(0), least_error)
+    score = Accuracy(np.ones((N, 1), dtype=bool))
+    run = EpochChoice(len(shares) - 1, patience, score, weight, np.random.RandomState(0))
     for number, share in enumerate(shares):
         right = (np.arange(N) < round(share * N)).astype(float)[:, None]
         penalty = 0.0 if penalties is None else penalties[number]
-        figures = run.consider(number, penalty, True, right, lambda number=number: {"n": number})
+        figures = run.consider(number, penalty, right, lambda number=number: {"n": number})
         run.history.append({"epoch": number, **figures})
         if number and run.stops(number):
             break
@@ -46,15 +43,14 @@ class TestKeptEpoch:
     )
     def test_is_the_last_one_as_good_as_the_best_whatever_the_penalty(self, shares, kept):
         for weight, penalties in ((1.0, None), (-1.0, [3, 2, 1, 0]), (0.0, [0, 5, 0, 5])):
-            options = {"weight": weight, "penalties": penalties, "least_error": 1 / N}
-            chosen = run_epochs(shares, **options).chosen
-            assert (chosen.number, chosen.state) == (kept, {"n": kept})
+            choice = run_epochs(shares, weight=weight, penalties=penalties)
+            assert (choice.best_epoch, choice.state) == (kept, {"n": kept})
 
     def test_has_the_lowest_weighted_penalty_without_a_head(self):
-        run = EpochChoice(None, -2.0, None, np.random.RandomState(0))
-        for number, penalty in enumerate([5.0, 1.0, 4.0, 3.0]):
-            run.consider(number, penalty, True, None, dict)
-        assert run.chosen.number == 2
+        run = EpochChoice(5, None, None, -2.0, np.random.RandomState(0))
+        for number, penalty in enumerate([5.0, 1.0, 4.0, 3.0, np.inf]):
+            run.consider(number, penalty, None, dict)
+        assert run.best_epoch == 2
 
     def test_patience_counts_from_the_choice(self):
         assert run_epochs([0.8, 0.8, 0.5, 0.5, 0.5, 0.8], patience=3).history[-1]["epoch"] == 4
@@ -65,15 +61,6 @@ class TestKeptEpoch:
         adapter = CosRegAdapter(max_epochs=3, random_state=0).fit(X, y)
         assert [entry["epoch"] for entry in adapter.history_] == [0, 1, 2, 3]
         assert all("valid_score" in entry for entry in adapter.history_)
-
-    def test_one_row_is_the_least_error_of_an_accuracy(self):
-        """The head is right on all validation rows, and one row is wrong after an epoch."""
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(40, 3)) + np.repeat([[3.0], [-3.0]], 20, axis=0)
-        y = np.repeat([0, 1], 20)
-        layer = IsotropyLayer(LinearHead([[1, 1, 1], [-1, -1, -1]], [0, 0], [0, 1]), max_epochs=1)
-        task = layer._task(layer._prepare(X, y))
-        assert _make_choice(task).least_error == 1 / len(task.problem.validating)
 
 
 def rows_with_a_score(n, weighted, classes=range(3)):
@@ -88,8 +75,8 @@ def rows_with_a_score(n, weighted, classes=range(3)):
         outputs = (y + rng.normal(size=y.shape)).astype(np.float32)
         outputs[:, 0] = 7.0
     samples = [np.arange(n), np.arange(2, n), *rng.integers(n, size=(50, n))]
-    score = make_score(LinearHead(np.eye(3), np.zeros(3), classes), y, y, weights=weights)
-    return score, outputs, y, weights, samples
+    head, units = LinearHead(np.eye(3), np.zeros(3), classes), TargetUnits.of(None)
+    return make_score(head, y, y, units, weights, None), outputs, y, weights, samples
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -97,16 +84,21 @@ class TestScores:
     def test_of_each_sample_are_those_of_scikit_learn(self, weighted):
         for classes, theirs in ((range(3), accuracy_score), (None, r2_score)):
             score, outputs, y, weights, samples = rows_with_a_score(30, weighted, classes)
-            for index in samples:
-                found = outputs[index].argmax(1) if classes else outputs[index]
+            found = outputs.argmax(1) if classes else outputs
+            expected = theirs(y, found, sample_weight=weights)
+            assert score(outputs) == pytest.approx(expected, rel=1e-12)
+            for index in () if classes else samples:
                 own = None if weights is None else weights[index]
-                expected = theirs(y[index], found, sample_weight=own)
-                assert score(outputs[index], index) == pytest.approx(expected, rel=1e-12)
+                expected = theirs(y[index], found[index], sample_weight=own)
+                assert score.metric(outputs[index], index) == pytest.approx(expected, rel=1e-12)
 
     def test_the_standard_error_of_an_accuracy_is_that_of_a_bootstrap(self, weighted):
-        score, outputs, *_ = rows_with_a_score(400, weighted)
+        score, outputs, y, weights, _ = rows_with_a_score(400, weighted)
         samples = np.random.default_rng(1).integers(400, size=(4000, 400))
-        drawn = np.std([score(outputs[index], index) for index in samples])
+        right = outputs.argmax(1) == y
+        own = [None if weights is None else weights[index] for index in samples]
+        pairs = zip(samples, own, strict=True)
+        drawn = np.std([np.average(right[index], weights=each) for index, each in pairs])
         # The standard deviation of 4,000 draws has a relative standard error of 1.1 %.
         assert score.standard_error(outputs) == pytest.approx(drawn, rel=0.04)
 
@@ -114,16 +106,16 @@ class TestScores:
 @pytest.mark.parametrize(
     ("shares", "kind", "word"),
     [
-        ([0.8, 0.6, 0.7], UserWarning, "is 0.8 before training and 0.7 at the kept epoch (2)"),
-        ([0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], ConvergenceWarning, "from 0.7 to 0.9"),
+        ([0.8, 0.6, 0.7], UserWarning, "is 0.8 before training and lower by 0.1 at the kept epoch"),
+        ([0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], ConvergenceWarning, "to 0.9, by 0.2"),
     ],
 )
 def test_lower_score_than_at_the_start_or_one_that_still_rises_is_warned_of(shares, kind, word):
-    (warning,) = run_epochs(shares).warnings(max_epochs=len(shares) - 1)
+    (warning,) = run_epochs(shares).warnings()
     assert isinstance(warning, kind)
     assert word in str(warning)
     for settled in ([0.8, 0.8, 0.8, 0.8], [0.3, 0.9, 0.9, 0.9], [0.3, 0.5, 0.9, 0.5]):
-        assert run_epochs(settled).warnings(max_epochs=3) == []
+        assert list(run_epochs(settled).warnings()) == []
 
 
 def few_rows(n):

@@ -7,7 +7,7 @@ from skorch.callbacks import Callback
 
 from isoadapt import IsotropyLayer
 from isoadapt.adapters._engine._loop import AdapterNet, OutputRidge
-from isoadapt.adapters._engine._network import MemberAdamW, Rates
+from isoadapt.adapters._engine._network import MemberAdamW, Rates, layer_map
 from tests.adapters.examples import cone_with_head, network_and_points
 
 K, D, C = 2, 4, 3
@@ -22,7 +22,7 @@ def test_map_is_the_network_in_float64():
     network, points = network_and_points(members=2)
     outputs = network(points).points.detach()
     for member in range(2):
-        found = network.map(member)(points.double().numpy())
+        found = layer_map(network.member_state(member))(points.double().numpy())
         np.testing.assert_allclose(found, outputs[member], rtol=1e-4, atol=1e-4)
 
 
@@ -40,7 +40,7 @@ def test_ridge_of_moments_is_the_mean_over_points(diagonal, classifies):
     squares = change.square().sum(1) / (1 if classifies else C)
     weights = torch.tensor([2.0, 0.5], dtype=torch.float64)
     start = 0 * coef, 0 * shift
-    ridge = OutputRidge(weights, *start, mean, root, classifies)
+    ridge = OutputRidge(classifies, weights, *start, mean, root)
     torch.testing.assert_close(ridge((coef, shift)), weights * squares.mean(-1))
 
 

@@ -17,7 +17,7 @@ from isoadapt import cli
 from isoadapt.adapters._registry import NAMES
 from isoadapt.cli._finetune import _JOINING, _TRAINING
 from isoadapt.cli._options import Console, _flagged, read_settings
-from isoadapt.finetune._recipes import PENALTIES, RECIPES
+from isoadapt.finetune._penalties import PENALTIES
 from tests.cli.command_line import refuse, run, succeed
 
 COMMANDS = dict(typer.main.get_command(cli.app).commands)
@@ -55,7 +55,7 @@ def test_version_and_help():
 
 
 def test_the_help_names_what_can_be_chosen():
-    known = {"fit": NAMES, "finetune": [*PENALTIES, *RECIPES, *_JOINING, *_TRAINING]}
+    known = {"fit": NAMES, "finetune": [*PENALTIES, *_JOINING, *_TRAINING]}
     for command, names in known.items():
         shown = " ".join(each.help or "" for each in COMMANDS[command].params)
         assert not [name for name in names if name not in f"{shown} --where"]

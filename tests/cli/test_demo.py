@@ -20,10 +20,10 @@ from isoadapt.model_selection import Comparison
 from tests.cli.command_line import fail, succeed
 
 VARIANTS = [
-    Variant("IsotropyLayer, minibatch", "IsotropyLayer", {"max_epochs": 1}),
-    Variant("CosRegAdapter", "CosRegAdapter", {"max_epochs": 1}),
-    Variant("LogitPreservingWhitening", "LogitPreservingWhitening", {}),
-    Variant("Whitening, oas, head refit", "Whitening", {"shrinkage": "oas"}, brief=False),
+    Variant("IsotropyLayer, minibatch", {"max_epochs": 1}),
+    Variant("CosRegAdapter", {"max_epochs": 1}),
+    Variant("LogitPreservingWhitening"),
+    Variant("Whitening, oas, head refit", {"shrinkage": "oas"}, brief=False),
 ]
 LEFT, RIGHT, SCORES = load_similarity_pairs()
 RAW, ADAPTED = "classifier's vectors", "repaired by LogitPreservingWhitening"

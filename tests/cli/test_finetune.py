@@ -10,7 +10,7 @@ from sklearn.metrics import matthews_corrcoef
 from isoadapt import load_checkpoint
 from isoadapt.cli import _finetune
 from isoadapt.cli._finetune import _make_options
-from isoadapt.finetune._recipes import PENALTIES
+from isoadapt.finetune._penalties import PENALTIES
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import anisotropy, isoscore
 from tests.cli.command_line import refuse, run, succeed, texts_and_labels
@@ -41,7 +41,7 @@ def calls(files, monkeypatch):
 
 class TestOptions:
     def test_the_options_reach_the_function(self, calls):
-        settings = "--set lam=-1 zeta=.2 epochs=4 lr=1e-3 --where 1,2 --recipe istar"
+        settings = "--set lam=-1 zeta=.2 epochs=4 lr=1e-3 --where 1,2"
         completed = succeed(*LINE, "--penalty", "istar", *settings.split(), "--max-length", 7)
         assert completed.stdout == "Checkpoint: isoadapt-finetuned\n"
         [(model, texts, labels, out, options)] = calls
@@ -49,11 +49,11 @@ class TestOptions:
         assert (texts, labels.tolist()) == (texts_and_labels("train.tsv")[0], [0, 1, 2] * 30)
         loss = options.pop("penalty")
         assert (type(loss), loss.zeta, loss.form) == (IsoScoreLoss, 0.2, "linear")
-        own = {"recipe": "istar", "epochs": 4, "lr": 1e-3, "lam": -1, "where": (1, 2)}
+        own = {"epochs": 4, "lr": 1e-3, "lam": -1, "where": (1, 2)}
         assert options == own | {"max_length": 7, "overwrite": False, "verbose": 1}
         succeed(*LINE, "--quiet", "--overwrite", "--out", "b")
         *_, out, options = calls[1]
-        own = {"recipe": None, "max_length": 128, "overwrite": True, "verbose": 0}
+        own = {"max_length": 128, "overwrite": True, "verbose": 0}
         assert (str(out), options) == ("b", own)
         write("odd.tsv", texts, labels, ("question", "answer", "topic"))
         train = [*LINE[:-1], "odd.tsv", "--label", "topic"]
@@ -64,7 +64,7 @@ class TestOptions:
 
     def test_every_penalty_has_its_loss_and_the_place_of_its_paper(self):
         for name, method in PENALTIES.items():
-            options = _make_options(name, None, ["lam=0.1"])
+            options = _make_options(name, ["lam=0.1"])
             assert isinstance(options["penalty"], type(method.make()))
             assert (options["lam"], options["where"]) == (0.1, method.where)
 

@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
 from isoadapt import load_checkpoint
-from isoadapt.finetune import IsotropyTrainer, _training, add_isobn, finetune_text_classifier
+from isoadapt.finetune import IsotropyTrainer, add_isobn, finetune_text_classifier
 from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
 from isoadapt.metrics import isoscore
 from tests.finetune.runs import Items, Stream
@@ -98,9 +98,8 @@ def test_it_learns_pairs_with_named_classes_and_saves_an_ordinary_checkpoint(bas
     assert changed == labels | {"architectures", "dtype"}
 
 
-def test_floats_are_learned_by_one_output_and_the_recipe_of_the_isotropy_layer(base, tmp_path):
-    options = LONGER | {"recipe": "isotropy-layer"}
-    folder = finetune_text_classifier(base, TEXTS, LABELS - 0.5, tmp_path / "out", **options)
+def test_floats_are_learned_by_one_output(base, tmp_path):
+    folder = finetune_text_classifier(base, TEXTS, LABELS - 0.5, tmp_path / "out", **LONGER)
     predicted = outputs(folder, TEXTS)
     assert predicted.shape == (64, 1)
     assert np.mean((predicted[:, 0] > 0).numpy() == LABELS) > 0.9
@@ -228,7 +227,7 @@ def test_texts_and_labels_may_be_in_any_container(base, tmp_path, runs):
     assert all(run.train_dataset == runs[0].train_dataset for run in runs)
 
 
-# --- penalties and recipes ------------------------------------------------------------------------
+# --- penalties and settings -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -246,77 +245,33 @@ def test_a_name_is_a_loss_at_its_place(base, tmp_path, runs, penalty, where, los
     options = {"penalty": penalty, "where": where, "lam": -2.0, "balance": "ema"}
     finetune_text_classifier(base, *SOME, tmp_path / "out", **options)
     objective = runs[0].isotropy_objective
-    assert repr(list(objective.penalties)) == repr([loss])
-    assert objective.places == [place]
-    assert objective.shares[0] * objective.joint.weight == -2
+    assert repr(objective.penalty) == repr(loss)
+    assert objective.place == place
+    assert objective.joint.weight == -2
     assert objective.joint.balance == "ema"
 
 
-FIELDS = ("num_train_epochs", "learning_rate", "per_device_train_batch_size")
-FIELDS += ("gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps")
-
-
-class TestRecipe:
-    @pytest.mark.parametrize(
-        ("recipe", "fields"),
-        [
-            (None, (3, 5e-5, 32, 1, "linear", 0.1)),
-            ("topological-entropy", (10, 5e-5, 64, 1, "linear", 0.1)),
-            ("istar", (4, 3e-5, 16, 2, "linear", 0.1)),
-            ("isotropy-layer", (3, 5e-5, 32, 1, "linear", 0.1)),
-            ("isotropy-calibration", (3, 2e-5, 32, 1, "constant_with_warmup", 0.0)),
-        ],
-    )
-    def test_each_is_what_its_paper_says(self, base, tmp_path, runs, recipe, fields):
-        finetune_text_classifier(base, TEXTS, LABELS, tmp_path / "out", recipe=recipe, device="cpu")
-        arguments = runs[0].args
-        assert tuple(getattr(arguments, name) for name in FIELDS) == fields
-        assert arguments.weight_decay == pytest.approx(fields[1] / 10)
-        assert arguments.max_grad_norm == 1
-        assert arguments.train_sampling_strategy == "group_by_length"
-        optimiser = runs[0].create_optimizer()
-        is_adam = recipe == "topological-entropy"
-        assert type(optimiser) is (torch.optim.Adam if is_adam else torch.optim.AdamW)
-        assert {group["lr"] for group in optimiser.param_groups} == {fields[1]}
+def test_settings_of_the_training(base, tmp_path, runs):
+    finetune_text_classifier(base, TEXTS, LABELS, tmp_path / "a", device="cpu")
+    given = {"epochs": 2, "lr": 1e-3, "batch_size": 4, "warmup": 0.0, "weight_decay": 0.0}
+    finetune_text_classifier(base, *SOME, tmp_path / "b", shuffle=False, **given)
+    expected = (3, 5e-5, 32, 0.1, 5e-6, "group_by_length"), (2, 1e-3, 4, 0.0, 0.0, "sequential")
+    for run, fields in zip(runs, expected, strict=True):
+        arguments = run.args
+        assert (
+            arguments.num_train_epochs,
+            arguments.learning_rate,
+            arguments.per_device_train_batch_size,
+            arguments.warmup_steps,
+            pytest.approx(arguments.weight_decay),
+            arguments.train_sampling_strategy,
+        ) == fields
+        assert (arguments.max_grad_norm, arguments.lr_scheduler_type) == (1, "linear")
+        optimiser = run.create_optimizer()
+        assert type(optimiser) is torch.optim.AdamW
         decays = {group["weight_decay"] for group in optimiser.param_groups}
         assert decays == {0.0, arguments.weight_decay}
-        assert not runs[0].isotropy_objective.penalties
-
-    def test_what_is_given_goes_before_it(self, base, tmp_path, runs):
-        given = {"epochs": 2, "lr": 1e-3, "batch_size": 4, "warmup": 0.0, "weight_decay": 0.0}
-        finetune_text_classifier(base, *SOME, tmp_path / "out", recipe="istar", **given)
-        fields = tuple(getattr(runs[0].args, name) for name in FIELDS)
-        assert fields == (2, 1e-3, 4, 2, "linear", 0.0)
-        assert runs[0].args.weight_decay == 0
-
-    def test_isotropy_layer_holds_out_three_tenths_of_each_class(self, base, tmp_path, runs):
-        labels = np.array([0] * 44 + [1] * 20)
-        for name, targets in (("classes", labels), ("floats", labels + 0.5)):
-            out = tmp_path / name
-            finetune_text_classifier(base, TEXTS, targets, out, recipe="isotropy-layer")
-        assert [len(run.train_dataset) for run in runs] == [44, 44]
-        assert sum(row["labels"] for row in runs[0].eval_dataset) == 6
-        assert len(runs[1].eval_dataset) == 20
-
-    def test_isotropy_layer_holds_out_each_class_by_its_share(self):
-        rows = [{"input_ids": [i], "labels": int(i % 10 == 0)} for i in range(40)]
-        kept, held = _training._split(rows, 0.25, seed=0)
-        assert [sum(row["labels"] for row in part) for part in (kept, held)] == [3, 1]
-
-    def test_isotropy_layer_keeps_the_best_epoch(self, base, tmp_path, monkeypatch):
-        scores, states = iter([0.1, 0.9, 0.5]), []
-        monkeypatch.setattr(_training, "_score", lambda predictions: {"score": next(scores)})
-        evaluate = IsotropyTrainer.evaluate
-
-        def recorded(self, *args, **options):
-            states.append({n: v.clone() for n, v in self.model.state_dict().items()})
-            return evaluate(self, *args, **options)
-
-        monkeypatch.setattr(IsotropyTrainer, "evaluate", recorded)
-        options = QUICK | {"epochs": 3, "recipe": "isotropy-layer", "lr": 1e-3}
-        kept = weights(finetune_text_classifier(base, *SOME, tmp_path / "out", **options))
-        assert same(kept, states[1])
-        assert not same(kept, states[2])
+        assert run.isotropy_objective.penalty is None
 
 
 # --- runs that stop, and refusals -----------------------------------------------------------------
@@ -346,7 +301,6 @@ ONE_STEP = {"batch_size": 16, "warmup": 0.0}  # whose loss is finite
         {"penalty": "istar"},
         ONE_STEP,
         ONE_STEP | {"weight_decay": 0.0, "lr": 1e20},  # so are its weights
-        ONE_STEP | {"recipe": "isotropy-layer"},
     ],
 )
 def test_a_diverging_loss_is_reported(base, tmp_path, options):
@@ -382,8 +336,7 @@ def test_nothing_is_left_by_an_interrupt_or_without_accelerate(base, tmp_path, m
         ({"balance": "ema"}, "balance='ema'"),
         ({"penalty": "entropy"}, "'penalty'"),
         ({"penalty": "istar", "where": "first"}, "'where'"),
-        ({"recipe": "isotropy-layer", "labels": [0] * 15 + [1]}, "1 of 16 texts with the label 1"),
-        ({"recipe": "isotropy-layer", "labels": list("aabbccddeeffgghh")}, "2 of 16 texts"),
+        ({"where": "last"}, "where='last'"),
         ({"epochs": 0}, "'epochs'"),
         ({"max_length": 3, "texts": [(text, text) for text in SOME[0]]}, "max_length=4 or more"),
     ],

@@ -185,7 +185,6 @@ def test_a_trainer_resumes_as_if_uninterrupted(tmp_path):
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda _: IsoBNLayer(0), "n_features"),
         (lambda _: IsoBNLayer(3, beta=1.5), "beta"),
         (lambda _: IsoBNLayer(3, momentum=0.0), "momentum"),
         (lambda _: add_isobn(add_isobn(make_model())), "already has IsoBN"),

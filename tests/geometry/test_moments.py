@@ -266,11 +266,6 @@ def test_round_trips_keep_every_bit_share_nothing_and_go_on(copy):
         (lambda m: m.update(np.zeros((5, 3)), np.array([1, 1, np.inf, 1, 1])), "weights"),
         (lambda m: m.merge(Moments().update(cloud(9, 2))), "other"),
         (lambda m: m.covariance(20), "n_samples"),
-        (lambda m: m.from_arrays({**m.to_arrays(), "mean": np.zeros(2)}), "mean"),
-        (
-            lambda m: m.from_arrays({k: v for k, v in m.to_arrays().items() if k != "fourth"}),
-            "third",
-        ),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_the_state(call, message):

@@ -108,7 +108,7 @@ def test_equal_points_have_their_own_texts(file):
 def test_nothing_is_requested_and_ids_are_unique(report, file):
     log = [{"step": 1, "isoscore_star": 0.2}, {"step": 2, "isoscore_star": 0.3}]
     displays = {
-        "profile": AnisotropyProfile.from_log_history(log),
+        "profile": AnisotropyProfile(log).plot(),
         "map": EmbeddingMapDisplay.from_embeddings(X[:40], X[:40] + 1),
     }
     write_report(file, report=report, displays=displays)

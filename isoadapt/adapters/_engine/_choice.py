@@ -2,8 +2,8 @@
 
 import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,33 +19,48 @@ _CONSTANT = 1e-12  # values with a smaller relative deviation count as constant
 _ROUNDING = 1e-5  # relative rounding error of scores: outputs are computed in float32
 _N_DRAWS = 200  # bootstrap samples
 
-Score = Callable[[NDArray[Any], NDArray[Any]], float]
-"""Maps outputs of the head (m, C) and row numbers (m,) to the score of these rows."""
+
+class Score:
+    """A metric of the task, which scores outputs (m, C) of the validation rows numbered (m,)."""
+
+    def __init__(self, metric: Callable[[NDArray[Any], NDArray[Any]], float]) -> None:
+        self.metric = metric
+
+    def __call__(self, outputs: NDArray[Any]) -> float:
+        """Return the score of the head's outputs for all validation rows."""
+        return self.metric(outputs, np.arange(len(outputs)))
+
+    def standard_error(self, outputs: NDArray[Any], rng: np.random.RandomState) -> float:
+        """Return the standard error of the score, by a bootstrap."""
+        draws = []
+        for index in rng.randint(len(outputs), size=(_N_DRAWS, len(outputs))):
+            try:
+                draws.append(self.metric(outputs[index], index))
+            except ValueError:  # the sample lacks a class that the metric needs
+                continue
+        finite = [draw for draw in draws if math.isfinite(draw)]
+        return float(np.std(finite)) if finite else 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class Accuracy:
-    """Accuracy as a `Score`, with its standard error in closed form."""
+class Accuracy(Score):
+    """Accuracy, with its standard error in closed form, but at least that of one row."""
 
-    targets: NDArray[Any]  # class numbers (m,), or whether each label applies (m, C)
-    weights: NDArray[Any] | None = None  # frequencies, (m,)
+    def __init__(self, targets: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
+        self.targets = targets  # class numbers (m,), or whether each label applies (m, C)
+        self.weights = np.ones(len(targets)) if weights is None else weights
 
-    def __call__(self, outputs: NDArray[Any], index: NDArray[Any]) -> float:
-        """Return the accuracy of outputs (m', C) of the rows with the given numbers (m',)."""
-        right = self._right(outputs, index)
-        return float(np.average(right, weights=_at(self.weights, index)))
+    def __call__(self, outputs: NDArray[Any]) -> float:
+        return float(np.average(self._right(outputs), weights=self.weights))
 
-    def standard_error(self, outputs: NDArray[Any]) -> float:
-        """Return the standard error of the accuracy of all outputs (m, C), in closed form."""
+    def standard_error(self, outputs: NDArray[Any], rng: Any = None) -> float:
         right = self._right(outputs)
-        weights = np.ones(len(right)) if self.weights is None else self.weights
-        deviations = right - np.average(right, weights=weights)
-        return float(np.linalg.norm(weights * deviations) / weights.sum())
+        deviations = self.weights * (right - np.average(right, weights=self.weights))
+        return max(float(np.linalg.norm(deviations) / self.weights.sum()), 1 / len(right))
 
-    def _right(self, outputs: NDArray[Any], index: Any = slice(None)) -> NDArray[np.bool_]:
+    def _right(self, outputs: NDArray[Any]) -> NDArray[np.bool_]:
         if self.targets.ndim == 2:
-            return ((outputs > 0) == self.targets[index]).all(axis=1)
-        return outputs.argmax(axis=1) == self.targets[index]
+            return ((outputs > 0) == self.targets).all(axis=1)
+        return outputs.argmax(axis=1) == self.targets
 
 
 class TargetUnits(NamedTuple):
@@ -81,66 +96,47 @@ class TargetUnits(NamedTuple):
         intercept = head.intercept_ * self.scale + self.center
         return head._with(head.coef_ * self.scale[:, None], intercept)
 
-    def outputs(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        """Convert outputs (n, n_outputs) from these units to those of the values."""
-        return outputs * self.scale + self.center
-
 
 def make_score(
     head: LinearHead,
     y: NDArray[Any],
     targets: NDArray[Any],
-    scoring: Any = None,
-    units: TargetUnits | None = None,
-    weights: NDArray[Any] | None = None,
+    units: TargetUnits,
+    weights: NDArray[Any] | None,
+    scoring: Any,
 ) -> Score:
-    """Return a function that scores outputs of `head`, in `units`, with the metric of the task.
+    """Return the metric of the task for outputs of `head` in `units`.
 
     `targets` are y as class numbers (m,), or values or booleans (m, n_outputs).
     """
-    units = TargetUnits.of(None) if units is None else units
     if targets.dtype.kind != "f" and scoring in (None, "accuracy"):
         return Accuracy(targets, weights)
     if targets.dtype.kind == "f" and scoring is None:
-        values = (targets - units.center) / units.scale
+        values = cast(Floats, units.targets(targets))
         varying = np.ptp(values, axis=0) > _CONSTANT
         if varying.any():
-            values = values[:, varying]
-            return lambda outputs, index: _r2(
-                values[index], outputs[:, varying], _at(weights, index)
-            )
+            values, shares = values[:, varying], np.ones(len(y)) if weights is None else weights
+            return Score(lambda found, k: _r2(values[k], found[:, varying], shares[k]))
     n_outputs = len(head.coef_)
     reader = head._with(np.eye(n_outputs), np.zeros(n_outputs))
     scorer = check_scoring(reader, scoring=scoring)
 
-    def score(outputs: NDArray[Any], index: NDArray[Any]) -> float:
-        found, options = units.outputs(outputs), {}
+    def metric(outputs: NDArray[Any], index: NDArray[Any]) -> float:
+        found, options = outputs * units.scale + units.center, {}
         if weights is not None and takes_weights(scorer):
             options = {"sample_weight": weights[index]}
         elif weights is not None:
             times = weights[index].astype(np.int64)
             found, index = found.repeat(times, axis=0), index.repeat(times)
-        value = scorer(reader, found, y[index], **options)
-        try:
-            return float(value)
-        except TypeError as error:
-            raise TypeError(
-                f"scoring={scoring!r} returned {value!r}, but must return one number; pass a "
-                "metric with a single value"
-            ) from error
+        return float(scorer(reader, found, y[index], **options))
 
-    return score
+    return Score(metric)
 
 
-def _r2(y: NDArray[Any], outputs: NDArray[Any], weights: NDArray[Any] | None) -> float:
+def _r2(y: NDArray[Any], outputs: NDArray[Any], weights: NDArray[Any]) -> float:
     """Return R² as scikit-learn's r2_score, without its checks: 200 samples are scored an epoch."""
-    if len(y) < 2:
-        return math.nan
-    if not np.isfinite(outputs).all():
-        raise ValueError("the outputs of the head contain NaN or infinity")
     y, outputs = y.astype(np.float64), outputs.astype(np.float64)
     left, total = (y - outputs) ** 2, (y - np.average(y, axis=0, weights=weights)) ** 2
-    weights = np.ones(len(y)) if weights is None else weights
     left, total = weights @ left, weights @ total
     constant = total == 0
     return float(np.mean(np.where(constant, left == 0, 1 - left / np.where(constant, 1, total))))
@@ -152,166 +148,97 @@ def takes_weights(scorer: Any) -> bool:
     return any(each.name == "sample_weight" or each.kind is each.VAR_KEYWORD for each in kinds)
 
 
-def _at(weights: NDArray[Any] | None, index: NDArray[Any]) -> NDArray[Any] | None:
-    return None if weights is None else weights[index]
-
-
-class Epoch(NamedTuple):
-    """One epoch as a candidate: its validation score, and its weights if it is kept."""
-
-    number: int
-    score: float
-    state: dict[str, Tensor]
-
-
+@dataclass(eq=False)
 class EpochChoice:
     """The epochs of one member: their history, early stopping, and which of them is kept.
 
-    The last epoch is chosen whose validation score is within one standard error of the best score,
+    The last epoch is kept whose validation score is within one standard error of the best score,
     that of the start included; if there is none, the epoch with the best score. The value of the
     penalty is not used, so that a control without a penalty is chosen by the same rule. Without
     `score`, which means without a head, the lowest weighted penalty is best. After `patience`
     epochs without a new choice training stops. Only the weights of one epoch are kept in memory.
-    Without validation rows, training ends after `n_epochs`, and the last epoch is kept.
+    Without validation rows, the last epoch is kept.
     """
 
-    def __init__(
-        self,
-        score: Score | None = None,
-        weight: float = 1.0,
-        patience: int | None = None,
-        rng: np.random.RandomState | None = None,
-        least_error: float = 0.0,
-        n_epochs: int | None = None,
-    ) -> None:
-        self.score, self.weight, self.patience, self.rng = score, weight, patience, rng
-        self.least_error = least_error  # if all rows are right, their standard error is 0
-        self.n_epochs = n_epochs
-        self.history: list[dict[str, float]] = []
-        self.start: Epoch | None = None
-        self.chosen: Epoch | None = None
-        self.best, self.error, self.best_epoch = -math.inf, 0.0, 0
+    max_epochs: int
+    patience: int | None
+    score: Score | None
+    weight: float  # of the penalty
+    rng: np.random.RandomState  # draws the bootstrap samples
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: float = -math.inf  # score of an epoch, the start included
+    error: float = 0.0  # its standard error
+    best_epoch: int = 0  # the kept one; the start, epoch 0, is not kept
+    kept_score: float = -math.inf
+    state: dict[str, Tensor] = field(default_factory=dict)  # the kept weights
 
     def consider(
         self,
         number: int,
         penalty: float,
-        finite: bool,
         outputs: NDArray[Any] | None,
         state: Callable[[], dict[str, Tensor]],
     ) -> dict[str, float]:
         """Score an epoch on the validation rows, keep it if it is chosen, and return its figures.
 
-        `penalty` is that of the adapted rows. `finite` says whether these are finite, or the
-        weights if they were not computed. `outputs` (m, C) are the head's, and `state` copies the
-        present weights. Epoch 0 is the start, which is never chosen.
+        `outputs` (m, C) are the head's, and `state` copies the present weights. An epoch whose
+        outputs or, without a head, whose penalty are not finite is worse than all others.
         """
         cost = self.weight * penalty
-        if finite and self.score is not None and outputs is not None:
-            score = self._task_score(self.score, outputs)
-        else:
-            score = -math.inf if not finite or math.isnan(cost) else -cost
+        score = -cost if math.isfinite(cost) else -math.inf
+        if self.score is not None and outputs is not None:
+            finite = np.isfinite(outputs).all()
+            score = self._task_score(self.score, outputs) if finite else -math.inf
         self.best = max(self.best, score)
-        if number == 0:
-            self.start = Epoch(0, score, {})
-        elif (
-            self.chosen is None
-            or self._is_as_good(score)
-            or (not self._is_as_good(self.chosen.score) and score > self.chosen.score)
-        ):
-            self.chosen = Epoch(number, score, state())
+        better = not self._is_as_good(self.kept_score) and score > self.kept_score
+        if number and (not self.best_epoch or self._is_as_good(score) or better):
+            self.keep(number, state, score)
         return {"valid_score": score, "valid_cost": cost}
+
+    def keep(
+        self, number: int, state: Callable[[], dict[str, Tensor]], score: float = math.nan
+    ) -> None:
+        """Keep the present weights."""
+        self.best_epoch, self.kept_score, self.state = number, score, state()
 
     def stops(self, epoch: int) -> bool:
         """Whether training ends after an epoch."""
-        if self.n_epochs is not None:
-            return epoch >= self.n_epochs
-        if self.patience is None or self.chosen is None:
-            return False
-        return epoch - self.chosen.number >= self.patience
+        return epoch >= self.max_epochs or epoch - self.best_epoch >= (self.patience or math.inf)
 
-    def choose(self, last: int) -> dict[str, Tensor] | None:
-        """Return the weights to keep; None means those of the last epoch, in the network."""
-        self.best_epoch = last if self.chosen is None else self.chosen.number
-        return None if self.chosen is None else self.chosen.state
-
-    def kept_loss_is_finite(self) -> bool:
-        """Whether the training loss of the kept epoch is finite."""
-        losses = {row["epoch"]: row.get("train_loss", 0.0) for row in self.history}
-        return math.isfinite(losses[self.best_epoch])
-
-    def warnings(self, max_epochs: int) -> list[Warning]:
+    def warnings(self) -> Iterator[Warning]:
         """Warn if the kept epoch is worse than the start, or if the score still rose at the end."""
-        start, chosen, error = self.start, self.chosen, self.error
-        if self.score is None or chosen is None:
-            return []
-        found: list[Warning] = []
-        if start is not None and chosen.score < start.score - error:
-            figures = _written(start.score, chosen.score)
-            found.append(
-                UserWarning(
-                    f"this fit harms the task: the validation score is {figures[0]} before "
-                    f"training and {figures[1]} at the kept epoch ({chosen.number}), which "
-                    f"is lower by more than one standard error ({error:.2g}). Use "
-                    "LogitPreservingWhitening, which changes no prediction, a larger ridge, a "
-                    "smaller lr, or more rows or epochs"
-                )
+        if self.score is None:
+            return
+        scores, kept = [row["valid_score"] for row in self.history], self.kept_score
+        if kept < scores[0] - self.error:
+            yield UserWarning(
+                f"this fit harms the task: the validation score is {scores[0]:.4g} before training "
+                f"and lower by {scores[0] - kept:.2g} at the kept epoch ({self.best_epoch}), by "
+                f"more than one standard error ({self.error:.2g}). Use LogitPreservingWhitening, "
+                "which changes no prediction, a larger ridge, a smaller lr, or more rows or epochs"
             )
-        window = max(1, max_epochs // 3)
-        earlier = [row for row in self.history if row["epoch"] <= max_epochs - window]
-        before = max((row["valid_score"] for row in earlier), default=math.inf)
-        if chosen.number >= max_epochs and chosen.score > before + error:
-            figures = _written(before, chosen.score)
-            found.append(
-                ConvergenceWarning(
-                    f"training ended at max_epochs={max_epochs} while the validation score was "
-                    f"still rising: from {figures[0]} to {figures[1]} in the last {window} "
-                    f"epoch(s), by more than one standard error ({error:.2g}). Increase "
-                    "max_epochs or lr"
-                )
+        window = max(1, self.max_epochs // 3)
+        before = max(scores[: self.max_epochs - window + 1])
+        if self.best_epoch == self.max_epochs and kept > before + self.error:
+            yield ConvergenceWarning(
+                f"training ended at max_epochs={self.max_epochs} while the validation score was "
+                f"still rising: to {kept:.4g}, by {kept - before:.2g} in the last {window} "
+                f"epoch(s), more than one standard error ({self.error:.2g}). Increase max_epochs "
+                "or lr"
             )
-        return found
 
     def _is_as_good(self, score: float) -> bool:
         """Whether a score is within one standard error of the best score."""
         return score >= self.best - self.error
 
     def _task_score(self, score: Score, outputs: NDArray[Any]) -> float:
-        n = len(outputs)
-        try:
-            value = score(outputs, np.arange(n))
-        except ValueError as error:
-            raise ValueError(f"scoring failed on the {n} validation rows: {error}") from error
+        """Score outputs (m, C), and estimate the standard error of a score that is the best yet."""
+        value = score(outputs)
         if not math.isfinite(value):
             raise ValueError(
-                f"scoring returned {value} on the {n} validation rows, perhaps because they lack "
-                "a class: use more rows, another scoring, or validation_fraction=None"
+                f"scoring returned {value} on the {len(outputs)} validation rows, perhaps because "
+                "they lack a class: use more rows, another scoring, or validation_fraction=None"
             )
         if value > self.best:
-            spread = self._standard_error(score, outputs)
-            self.error = max(spread, self.least_error, _ROUNDING * abs(value))
+            self.error = max(score.standard_error(outputs, self.rng), _ROUNDING * abs(value))
         return value
-
-    def _standard_error(self, score: Score, outputs: NDArray[Any]) -> float:
-        """Standard error of a score, by a bootstrap unless it is an accuracy."""
-        if isinstance(score, Accuracy):
-            return score.standard_error(outputs)
-        n, rng = len(outputs), cast(np.random.RandomState, self.rng)
-        samples = rng.randint(n, size=(_N_DRAWS, n))
-        draws = [_defined(score, outputs[index], index) for index in samples]
-        kept = [draw for draw in draws if math.isfinite(draw)]
-        return float(np.std(kept)) if kept else 0.0
-
-
-def _defined(score: Score, outputs: NDArray[Any], index: NDArray[Any]) -> float:
-    """Score a bootstrap sample; NaN if it lacks a class that the metric needs."""
-    try:
-        return score(outputs, index)
-    except ValueError:
-        return math.nan
-
-
-def _written(*scores: float) -> list[str]:
-    """Write different scores with four digits, or with as many more as show the difference."""
-    written = ([f"{score:.{digits}g}" for score in scores] for digits in range(4, 18))
-    return next(texts for texts in written if len(set(texts)) > 1)

@@ -76,7 +76,7 @@ def whitened_coordinates(moments: Moments, head: LinearHead | None) -> Coordinat
         scale=scale,
         dead=dead_dimensions(eigenvalues),
         deviations=np.sqrt(eigenvalues) / roots,
-        n_read=0 if head is None else inside.shape[1],
+        n_read=inside.shape[1],
     )
 
 

@@ -57,40 +57,36 @@ class _Objective(NamedTuple):
         return self.weight / (d - 1) * (rank - ratio).where(square > 0, 0.0)
 
 
-def solve_exact(
-    problem: Problem, weight: float, ridge: float, max_iter: int = 500
-) -> tuple[Affine, list[float]]:
+def solve_exact(problem: Problem, weight: float, ridge: float) -> tuple[Affine, list[float]]:
     """Return the linear layer that minimises the joint loss, and the losses on the way."""
     out, rank, d = problem.coordinates.out, problem.coordinates.n_read, len(problem.moments)
     inside, outside = out[:, :rank], out[:, rank:]
     inner, losses = Affine(np.zeros((0, d)), np.zeros(0)), list[float]()
-    if problem.head is None:
-        outside = np.eye(d)
-    else:
-        inner, losses = _solve_row_space(problem, problem.head, weight, ridge, max_iter)
+    if head := problem.inner_head():
+        inner, losses = _solve_row_space(problem, head, weight, ridge)
     if not weight:
         return Affine(inside @ inner.matrix + outside @ outside.T, inside @ inner.offset), losses
     return whiten_complement(problem.moments, inner, inside, outside)[0], losses
 
 
 def _solve_row_space(
-    problem: Problem, head: LinearHead, weight: float, ridge: float, max_iter: int
+    problem: Problem, inner: LinearHead, weight: float, ridge: float
 ) -> tuple[Affine, list[float]]:
     """Return the map to the coordinates in the row space, and the losses."""
     coordinates, into = problem.coordinates, problem.coordinates.into
-    rank, inner = coordinates.n_read, problem.units.head(coordinates.inner_head(head))
+    rank = coordinates.n_read
     start = np.column_stack([coordinates.start.matrix[:rank], coordinates.start.offset[:rank]])
-    weights = problem.row_weights()
+    weighted = problem.sample.weights is not None
     objective = _Objective(
         torch.tensor(problem.inputs()),
-        torch.tensor(cast(NDArray, problem.units.targets(problem.targets))),
+        torch.tensor(cast(NDArray, problem.scaled_targets)),
         torch.tensor(inner.coef_[:, :rank]),
         torch.tensor(inner.intercept_),
         torch.tensor(start),
         torch.tensor(into.matrix @ problem.moments.covariance().numpy() @ into.matrix.T),
         weight,
         ridge,
-        None if weights is None else torch.tensor(weights),
+        torch.tensor(problem.row_weights()) if weighted else None,
     )
     with one_thread():
         losses = [objective(start.ravel())[0]]
@@ -100,7 +96,7 @@ def _solve_row_space(
             jac=True,
             method="L-BFGS-B",
             callback=lambda intermediate_result: losses.append(float(intermediate_result.fun)),
-            options={"maxiter": max_iter, "maxcor": 20},
+            options={"maxiter": 500, "maxcor": 20},
         )
     block = coordinates.scale * result.x.reshape(start.shape)
     return Affine(block[:, :-1], block[:, -1]).after(into), losses

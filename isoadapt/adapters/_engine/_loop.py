@@ -3,18 +3,17 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
 from skorch import NeuralNet
-from skorch.callbacks import Callback, LRScheduler
+from skorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import LambdaLR
 
 from isoadapt.adapters._engine._network import Adapted, AdapterNetwork
-from isoadapt.adapters._engine._task import Penalty, Task
+from isoadapt.adapters._engine._task import Penalty, Task, member_problems
 from isoadapt.adapters._rows import Batch, Batches
 
 LARGE_STEP = 1e8
@@ -39,14 +38,14 @@ class OutputRidge(NamedTuple):
     change the outputs in the others.
     """
 
+    # Whether a softmax follows: then only differences of the outputs count, and squares are summed
+    # over the outputs. Otherwise squares are averaged.
+    classifies: bool
     weights: Tensor  # of each member's change, (K,)
     coef: Tensor  # from the network's inputs to the outputs at the start, (K, n_outputs, d)
     intercept: Tensor  # offset of that map, (K, 1, n_outputs)
     mean: Tensor  # of the inputs, (K or 1, d, 1)
     root: Tensor  # of their shrunk covariance, (K or 1, d, d), or its diagonal (K or 1, 1, d)
-    # Whether a softmax follows: then only differences of the outputs count, and squares are summed
-    # over the outputs. Otherwise squares are averaged.
-    classifies: bool
 
     @classmethod
     @torch.no_grad()
@@ -55,19 +54,17 @@ class OutputRidge(NamedTuple):
         weights, reader = [task.ridge for task in tasks], network.reader()
         if reader is None or not any(weights):
             return None
-        problems = list({id(task.problem): task.problem for task in tasks}.values())
-        if len(problems) > 1:
-            problems = [task.problem for task in tasks]
+        problems = member_problems(tasks)
         means = [each.coordinates.into(each.moments.mean.numpy()[None]) for each in problems]
         coef, intercept = reader
         root = torch.as_tensor(np.stack([each.shrunk_root for each in problems])).to(coef)
         return cls(
+            cast(Any, problems[0].targets).ndim == 1,
             torch.tensor(weights).to(coef),
             coef,
             intercept,
             torch.as_tensor(np.stack(means)).to(coef).mT,
             root[:, None] if root.ndim == 2 else root,
-            problems[0].targets is not None and problems[0].targets.ndim == 1,
         )
 
     def __call__(self, reader: tuple[Tensor, Tensor]) -> Tensor:
@@ -81,12 +78,9 @@ class OutputRidge(NamedTuple):
         return self.weights * (squares if self.classifies else squares / change.shape[-2])
 
     def keep(self, members: Tensor) -> "OutputRidge":
-        """Return the ridge of the given members only."""
-        shared = len(self.root) == 1
-        parts = (self.weights, self.coef, self.intercept)
-        weights, coef, intercept = (part[members] for part in parts)
-        mean, root = (part if shared else part[members] for part in (self.mean, self.root))
-        return OutputRidge(weights, coef, intercept, mean, root, self.classifies)
+        """Return the ridge of the given members only; a part of length 1 is that of all."""
+        parts = (part if len(part) == 1 else part[members] for part in self[1:])
+        return OutputRidge(self.classifies, *parts)
 
 
 class Alternation(Callback):
@@ -96,11 +90,6 @@ class Alternation(Callback):
         """Choose the parameters that this epoch trains."""
         odd = len(net.history) % 2 == 1
         net.module_.train_parts(layer=odd, head=not odd)
-
-
-def linear_schedule(max_epochs: int) -> LRScheduler:
-    """Return a callback that lowers the rates linearly, to 1/max_epochs in the last epoch."""
-    return LRScheduler(LambdaLR, lr_lambda=lambda epoch: 1 - epoch / max_epochs)
 
 
 class AdapterNet(NeuralNet):
@@ -114,20 +103,20 @@ class AdapterNet(NeuralNet):
         self,
         module: nn.Module,
         criterion: nn.Module,
-        penalty: Penalty,
+        penalties: Sequence[Penalty],
         ridge: OutputRidge | None = None,
         **kwargs: Any,
     ) -> None:
-        self.penalty, self.ridge = penalty, ridge
-        own = {f"callbacks__{name}": None for name in ("epoch_timer", "print_log")}
-        own |= {f"callbacks__{name}": None for name in ("train_loss", "valid_loss")}
+        self.penalties, self.ridge = penalties, ridge
+        self.penalty = penalties[0].join(penalties[1:])
+        off = ("epoch_timer", "train_loss", "valid_loss", "print_log")
         super().__init__(
             module,
             criterion,
             train_split=None,  # the validation rows choose the epoch, see Training
-            iterator_train=_batches_of,
+            iterator_train=lambda batches, batch_size: batches,
             verbose=0,
-            **own,
+            **{f"callbacks__{name}": None for name in off},
             **kwargs,
         )
 
@@ -137,15 +126,13 @@ class AdapterNet(NeuralNet):
         """Run the batches as skorch does, but without reading the loss of each."""
         if iterator is None:
             return
-        with torch.no_grad():
-            self.penalty.refresh(self.module_)
         self._set_training(training)
         losses, sizes = [], []
         for batch in iterator:
             self.notify("on_batch_begin", batch=batch, training=training)
             step = step_fn(batch, **fit_params)
             losses.append(step["loss"].detach())
-            sizes.append(batch.n_rows)
+            sizes.append(batch.X.shape[-2])
             self.notify("on_batch_end", batch=batch, training=training, **step)
         weights = torch.tensor(sizes, dtype=torch.float32, device=self.device)
         self.epoch_losses = weights @ torch.stack(losses) / weights.sum()
@@ -159,56 +146,42 @@ class AdapterNet(NeuralNet):
 
     def get_loss(self, y_pred: Adapted, y_true: Batch, *args: Any, **kwargs: Any) -> Tensor:
         """Return the joint losses (K,) on a batch; the ridge is part of the task loss."""
-        outputs = y_pred.outputs
         penalty = self.penalty(y_pred.points, y_true.y, self.module_)
-        if outputs is None or y_true.y is None:
-            return self.criterion_(torch.zeros_like(penalty), penalty)
-        loss = task_loss(outputs, y_true.y, y_true.weights)
-        if self.ridge is not None and y_pred.reader is not None:
-            loss = loss + self.ridge(y_pred.reader)
+        loss = torch.zeros_like(penalty)
+        if y_pred.outputs is not None:
+            loss = task_loss(y_pred.outputs, cast(Tensor, y_true.y), y_true.weights)
+        if self.ridge is not None:
+            loss = loss + self.ridge(cast(tuple[Tensor, Tensor], y_pred.reader))
         return self.criterion_(loss, penalty)
 
     @torch.no_grad()
-    def evaluate(self, rows: Batch) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the penalties (K,), the heads' outputs, and whether each member is finite (K,)."""
+    def evaluate(self, rows: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return the penalties (K,) of validation rows, and the outputs of the heads or None."""
         self._set_training(False)
-        module = self.module_
-        penalties = self.penalty.on_validation(module)
-        if penalties is not None:
-            weights = [weight.flatten(1).sum(1) for weight in module.parameters()]
-            return penalties, module.outputs(rows.X), torch.stack(weights).sum(0).isfinite()
-        adapted, outputs, _ = module(rows.X)
-        penalties = self.penalty(adapted, rows.y, module)
-        finite = adapted.sum(list(range(1, adapted.ndim))).isfinite()
-        return penalties, outputs, finite
+        points, outputs, _ = self.module_(rows.X)
+        return self.penalty(points, rows.y, self.module_), outputs
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
         """Return a context with one torch thread if training runs in small steps on the CPU."""
         n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())
         n_rows = batches.index.shape[-1] // batches.n_batches
         small = n_parameters * (n_rows + UPDATE_ROWS) < LARGE_STEP
-        on_cpu = torch.device(self.device).type == "cpu"
-        return one_thread() if small and on_cpu else nullcontext()
+        return one_thread() if small and self.device.type == "cpu" else nullcontext()
 
-    def keep(self, members: Sequence[int], penalty: Penalty) -> None:
-        """Keep only the given members, whose joint penalty is given."""
+    def keep(self, members: Sequence[int]) -> None:
+        """Keep only the given members."""
         index = torch.tensor(members, device=self.device)
         for parameter in self.module_.parameters():
             parameter.data, parameter.grad = parameter.data[index], None
         self.optimizer_.keep(members)
         criterion = self.criterion_
         criterion.weight = criterion.weight[index]
-        if isinstance(criterion.smoothing, Tensor):
-            criterion.smoothing = criterion.smoothing[index]
+        criterion.smoothing = criterion.smoothing[index]
         if criterion.means.ndim == 2:
             criterion.means = criterion.means[index]
         self.ridge = None if self.ridge is None else self.ridge.keep(index)
-        self.penalty = penalty
-
-
-def _batches_of(dataset: Batches, batch_size: int) -> Batches:
-    """Return the batches, which make themselves."""
-    return dataset
+        self.penalties = [self.penalties[member] for member in members]
+        self.penalty = self.penalties[0].join(self.penalties[1:])
 
 
 @contextmanager

@@ -16,6 +16,9 @@ from torch.optim.adamw import adamw
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.heads import LinearHead
 
+_ADAM: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "fused": True}
+_ADAM |= {"amsgrad": False, "maximize": False}
+
 
 class Adapted(NamedTuple):
     """The output of a network: adapted points, and the outputs of the heads."""
@@ -31,9 +34,6 @@ class AdapterNetwork(nn.Module):
     `shifts` says whether the returned points include c. It is false for penalties that do not
     depend on shifts, because their gradient for c would consist of rounding errors only.
     """
-
-    coef: nn.Parameter | None
-    intercept: nn.Parameter | None
 
     def __init__(
         self, starts: Sequence[Affine], heads: Sequence[LinearHead], shifts: bool = True
@@ -61,23 +61,9 @@ class AdapterNetwork(nn.Module):
             return None
         return self.coef @ self.weight, torch.baddbmm(self.intercept, self.bias, self.coef.mT)
 
-    def outputs(self, X: Tensor) -> Tensor | None:
-        """Return the heads' outputs without adapting the points."""
-        reader = self.reader()
-        return None if reader is None else _read(X, *reader)
-
-    def map(self, member: int) -> Affine:
-        """Return the layer of a member in float64."""
-        return Affine(_array(self.weight[member]), _array(self.bias[member, 0]))
-
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copy the weights of a member, by name and without the member axis."""
         return {name: value[member].clone() for name, value in self.state_dict().items()}
-
-    def load_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """Restore the weights of a member from :meth:`member_state`."""
-        for name, value in self.state_dict().items():
-            value[member] = state[name]
 
     def train_parts(self, layer: bool, head: bool) -> None:
         """Choose whether the layer and the head are trained."""
@@ -104,8 +90,10 @@ def _members(starts: Sequence[Floats]) -> nn.Parameter:
     return nn.Parameter(torch.tensor(rows))
 
 
-def _array(tensor: Tensor) -> Floats:
-    return tensor.detach().cpu().double().numpy()
+def layer_map(state: dict[str, Tensor]) -> Affine:
+    """Return the layer in float64, from the weights of a member."""
+    weight, bias = (state[name].cpu().double().numpy() for name in ("weight", "bias"))
+    return Affine(weight, bias[0])
 
 
 class Rates(NamedTuple):
@@ -135,10 +123,8 @@ class MemberAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step, for which `closure` computes the gradients."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         (group,) = self.param_groups
         trained = [parameter for parameter in group["params"] if parameter.grad is not None]
         states = [self._state(parameter) for parameter in trained]
@@ -155,14 +141,9 @@ class MemberAdamW(torch.optim.Optimizer):
                 [state["exp_avg_sq"][members] for state in states],
                 [],
                 [state["step"].clone() for state in states],
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
                 lr=group["lr"] * rates.lr,
                 weight_decay=rates.weight_decay,
-                eps=1e-8,
-                maximize=False,
+                **_ADAM,
             )
             for part, old in zip(read, before, strict=False):
                 part.lerp_(old, 1 - rates.read_lr / rates.lr)
@@ -179,12 +160,10 @@ class MemberAdamW(torch.optim.Optimizer):
             state["exp_avg_sq"] = state["exp_avg_sq"][index]
 
     def _state(self, parameter: Tensor) -> dict[str, Any]:
-        state = self.state[parameter]
-        if not state:
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-            state["step"] = torch.zeros((), device=parameter.device)
-        return state
+        if parameter not in self.state:
+            zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            self.state[parameter] = zeros | {"step": torch.zeros((), device=parameter.device)}
+        return self.state[parameter]
 
 
 def _first_outputs(parameter: Tensor, n: int) -> Tensor:

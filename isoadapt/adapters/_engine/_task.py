@@ -3,14 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isoadapt.adapters._engine._choice import Score, TargetUnits
+from isoadapt.adapters._engine._choice import Score, TargetUnits, make_score
 from isoadapt.adapters._engine._coordinates import Coordinates
 from isoadapt.adapters._engine._network import AdapterNetwork, Rates
 from isoadapt.adapters._engine._output_ridge import automatic_ridge
@@ -42,53 +43,64 @@ class Problem:
         coordinates = self.coordinates
         if coordinates.deviations is not None:
             return np.where(coordinates.dead, 0.0, coordinates.deviations)
-        eigenvalues, vectors = descending_eigh(self._inputs_cov(self.moments))
-        return vectors * np.sqrt(eigenvalues)
+        return self._root(0.0)
 
     @cached_property
     def shrunk_root(self) -> Floats:
         """Root of the shrunk covariance of the network's inputs, in the format of `inputs_root`."""
         if self.coordinates.deviations is not None:
             return np.ones(len(self.moments))
-        eigenvalues, vectors = descending_eigh(self._inputs_cov(self.moments))
-        return vectors * np.sqrt(shrink(eigenvalues, oas_shrinkage(self.moments)))
+        return self._root(oas_shrinkage(self.moments))
 
-    @cached_property
-    def validation_cov(self) -> Floats | None:
-        """Covariance (d, d) of the network's inputs on the validation rows; None without these."""
-        if self.validating is None:
-            return None
-        return self._inputs_cov(Moments().update(self.sample.X[self.validating]))
-
-    def _inputs_cov(self, moments: Moments) -> Floats:
-        return moments.mapped(*self.coordinates.into).covariance().numpy()
+    def _root(self, shrinkage: float) -> Floats:
+        cov = self.moments.mapped(*self.coordinates.into).covariance().numpy()
+        eigenvalues, vectors = descending_eigh(cov)
+        return vectors * np.sqrt(shrink(eigenvalues, shrinkage))
 
     @cached_property
     def units(self) -> TargetUnits:
         """Origin and unit of the targets, from the training rows."""
-        weights = self.sample.weights
-        weights = None if weights is None else weights[self.fitting]
-        return TargetUnits.of(None if self.targets is None else self.targets[self.fitting], weights)
+        given = self.targets, self.sample.weights
+        return TargetUnits.of(*(None if part is None else part[self.fitting] for part in given))
 
-    def row_weights(self) -> Floats | None:
+    @cached_property
+    def scaled_targets(self) -> NDArray[Any] | None:
+        """The targets in their units, with which the network is trained."""
+        return self.units.targets(self.targets)
+
+    def inner_head(self) -> LinearHead | None:
+        """Return the head on the network's outputs that gives the scaled targets."""
+        return self.head and self.units.head(self.coordinates.inner_head(self.head))
+
+    def row_weights(self) -> Floats:
         """Return the row weights (n,) of the task loss, of mean 1 over the training rows."""
         weights = self.sample.weights
-        return None if weights is None else weights / weights[self.fitting].mean()
+        if weights is None:
+            return np.ones(len(self.sample.X))
+        return weights / weights[self.fitting].mean()
+
+    def score(self, scoring: Any) -> Score | None:
+        """Return the metric of the task on the validation rows; None without these or a head."""
+        held, weights = self.validating, self.sample.weights
+        if held is None or self.head is None:
+            return None
+        y, targets = (cast(NDArray, part)[held] for part in (self.sample.y, self.targets))
+        weights = None if weights is None else weights[held]
+        return make_score(self.head, y, targets, self.units, weights, scoring)
 
     @cached_property
     def automatic_ridge(self) -> float:
         """The automatic weight of the ridge, from the training rows; 0 without a head or labels."""
-        targets = self.units.targets(self.targets)
-        if self.head is None or targets is None:
+        if self.head is None or self.scaled_targets is None:
             return 0.0
-        weights, groups = self.row_weights(), self.sample.groups
-        rows = self.sample.X[self.fitting]
+        fitting, groups = self.fitting, self.sample.groups
+        rows = self.sample.X[fitting]
         return automatic_ridge(
             rows,
-            targets[self.fitting],
+            self.scaled_targets[fitting],
             self.units.head(self.head).outputs(rows),
-            None if weights is None else weights[self.fitting],
-            None if groups is None else groups[self.fitting],
+            self.row_weights()[fitting],
+            None if groups is None else groups[fitting],
         )
 
     def inputs(self) -> Floats:
@@ -132,10 +144,6 @@ class Penalty:
     def refresh(self, network: AdapterNetwork) -> None:
         """Prepare for an epoch with the present network; the default does nothing."""
 
-    def on_validation(self, network: AdapterNetwork) -> Tensor | None:
-        """Return the penalties (K,) of the validation rows; None if these must be adapted first."""
-        return None
-
     def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
         """Return the penalties (K,) of adapted points (K, n, d).
 
@@ -143,13 +151,6 @@ class Penalty:
         if the members have different rows. `network` is the network that adapted the points.
         """
         return self.loss(points)
-
-
-class _Member(NamedTuple):
-    """The layer of one member of a network, with the member axis."""
-
-    weight: Tensor  # (1, d, d)
-    bias: Tensor  # (1, 1, d)
 
 
 class _Looped(Penalty):
@@ -172,26 +173,15 @@ class _Looped(Penalty):
 
 
 def _members(network: AdapterNetwork) -> list[Any]:
+    """The layer of each member, with the member axis."""
     layers = zip(network.weight.split(1), network.bias.split(1), strict=True)
-    return [_Member(*layer) for layer in layers]
+    return [SimpleNamespace(weight=weight, bias=bias) for weight, bias in layers]
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
     """Return the tensor (1, ...) that all members share, or else those of all members (K, ...)."""
     same = all(torch.equal(tensor, tensors[0]) for tensor in tensors)
     return tensors[0] if same else torch.cat(list(tensors))
-
-
-class Settings(NamedTuple):
-    """Parameters that are equal in all tasks that are trained together; see IsotropyLayer."""
-
-    balance: str | None
-    head_training: str
-    lr_schedule: str
-    batch_size: int
-    max_epochs: int
-    patience: int | None
-    device: torch.device
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -204,6 +194,19 @@ class Task:
     ridge: float  # weight, in the task loss, of the mean squared change of the head's outputs
     rates: Rates
     smoothing: float
-    settings: Settings
-    score: Score | None = None  # None: the epoch with the lowest penalty is the best
-    n_epochs: int | None = None  # number of epochs to run when there are no validation rows
+    score: Score | None  # None: the epoch with the lowest penalty is the best
+    n_epochs: int  # most epochs to run
+    # Equal in all tasks that are trained together; see IsotropyLayer.
+    balance: str | None
+    head_training: str
+    lr_schedule: str
+    batch_size: int
+    max_epochs: int  # in which the linear schedule ends
+    patience: int | None
+    device: torch.device
+
+
+def member_problems(tasks: Sequence[Task]) -> list[Problem]:
+    """Return the problem of each member of a network, or a single one that all of them share."""
+    problems = [task.problem for task in tasks]
+    return problems[:1] if all(each is problems[0] for each in problems) else problems

@@ -1,32 +1,31 @@
 """Training: tasks in, results out.
 
-In the order of this file:
-
-1. :func:`train` puts the rows of tasks on the device, and the tasks as members into one network.
-2. :func:`run_epochs` runs the epochs. Members that stop early are removed, each with the weights of
-   the epoch that its :class:`EpochChoice` keeps.
-3. :func:`_result` converts these weights into a map of embeddings.
+Tasks with equal numbers of rows become the members of one network. A member that stops leaves it;
+the weights of the epoch that its :class:`EpochChoice` keeps are converted into a map of embeddings.
 """
 
 import copy
+import math
 import sys
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import count, groupby
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from skorch.callbacks import LRScheduler
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
-from isoadapt.adapters._engine._choice import Accuracy, EpochChoice
-from isoadapt.adapters._engine._loop import AdapterNet, Alternation, OutputRidge, linear_schedule
-from isoadapt.adapters._engine._network import AdapterNetwork, MemberAdamW
-from isoadapt.adapters._engine._task import Penalty, Task
+from isoadapt.adapters._engine._choice import EpochChoice
+from isoadapt.adapters._engine._loop import AdapterNet, Alternation, OutputRidge
+from isoadapt.adapters._engine._network import AdapterNetwork, MemberAdamW, layer_map
+from isoadapt.adapters._engine._task import Task, member_problems
 from isoadapt.adapters._maps import Affine
 from isoadapt.adapters._rows import Batch, Batches, to_tensor
 from isoadapt.heads import LinearHead
@@ -44,143 +43,96 @@ class Result:
     error: ValueError | None = None
 
 
-def train(tasks: Sequence[Task], tick: Callable[[int], Any] = lambda n: None) -> list[Result]:
+def train(tasks: Sequence[Task], tick: Callable[[], Any] = lambda: None) -> list[Result]:
     """Train tasks of equal settings together, each with the result that it would have alone.
 
-    After each epoch, `tick` is called with the number of tasks that stopped in it.
+    `tick` is called after each epoch.
     """
-    # Adjacent members with equal rates are stepped together, those with equal numbers of rows
-    # form one network.
-    order = sorted(range(len(tasks)), key=lambda number: tasks[number].rates)
-    sizes: dict[Hashable, list[int]] = {}
-    for number in order:
-        fitting, validating = tasks[number].problem.fitting, tasks[number].problem.validating
-        size = len(fitting), 0 if validating is None else len(validating)
-        sizes.setdefault(size, []).append(number)
+
+    def sizes(number: int) -> tuple[int, int]:
+        problem = tasks[number].problem
+        return len(problem.fitting), 0 if problem.validating is None else len(problem.validating)
+
+    # Adjacent members with equal rates are stepped together.
+    order = sorted(range(len(tasks)), key=lambda number: (sizes(number), tasks[number].rates))
     results: dict[int, Result] = {}
-    for numbers in sizes.values():
+    for _, group in groupby(order, sizes):
+        numbers = list(group)
         found = _train_or_fail([tasks[number] for number in numbers], tick)
         results |= dict(zip(numbers, found, strict=True))
     return [results[number] for number in range(len(tasks))]
 
 
-def _train_or_fail(tasks: Sequence[Task], tick: Callable[[int], Any]) -> list[Result]:
+def _train_or_fail(tasks: Sequence[Task], tick: Callable[[], Any]) -> list[Result]:
     """Train tasks with equal numbers of rows; each alone if a decomposition of one fails."""
+    choices = [
+        EpochChoice(t.n_epochs, t.patience, t.score, t.weight, copy.deepcopy(t.problem.rng))
+        for t in tasks
+    ]
     try:
-        return _train_equal(tasks, tick)
+        Training(_make_net(tasks), *_make_batches(tasks), choices).run(tick)
     except torch.linalg.LinAlgError:
         if len(tasks) > 1:
             return [result for task in tasks for result in _train_or_fail([task], tick)]
-        return [Result(EpochChoice(), tasks[0].ridge, error=diverged(tasks[0].rates.lr))]
+        return [Result(choices[0], tasks[0].ridge, error=diverged(tasks[0].rates.lr))]
+    return [_result(task, choice) for task, choice in zip(tasks, choices, strict=True)]
 
 
-def _train_equal(tasks: Sequence[Task], tick: Callable[[int], Any]) -> list[Result]:
-    """Train tasks with equal numbers of rows in one network."""
-    settings, results = tasks[0].settings, dict[int, Result]()
-    training = _make_training(tasks, *_gather_rows(tasks))
-
-    def finish(member: int, place: int) -> None:
-        choice, network = training.choices[member], training.net.module_
-        results[member] = _result(tasks[member], choice, network, place)
-
-    run_epochs(training, settings.max_epochs, tick=tick, finish=finish)
-    return [results[member] for member in range(len(tasks))]
-
-
-def _gather_rows(tasks: Sequence[Task]) -> tuple[Batch, dict[int, int]]:
-    """Put the rows of all problems on the device; return them and each problem's first row."""
-    device = tasks[0].settings.device
-    distinct = list({id(task.problem): task.problem for task in tasks}.values())
-    ends = np.cumsum([len(problem.sample.X) for problem in distinct])
-    offsets = {id(p): int(end) - len(p.sample.X) for p, end in zip(distinct, ends, strict=True)}
-    points = np.concatenate([problem.inputs().astype(np.float32) for problem in distinct])
-    targets = [problem.units.targets(problem.targets) for problem in distinct]
-    known = [each for each in targets if each is not None]
-    y = to_tensor(np.concatenate(known), device) if known else None
-    weights = None
-    if any(problem.sample.weights is not None for problem in distinct):
-        own = [problem.row_weights() for problem in distinct]
-        ones = [np.ones(len(problem.sample.X)) for problem in distinct]
-        given = [one if each is None else each for each, one in zip(own, ones, strict=True)]
-        weights = to_tensor(np.concatenate(given), device)
-    return Batch(to_tensor(points, device), y, weights), offsets
-
-
-def _make_training(tasks: Sequence[Task], rows: Batch, offsets: Mapping[int, int]) -> "Training":
-    """Set up the network, the batches and the choice of the epochs."""
-    shared = all(task.problem is tasks[0].problem for task in tasks)
-    problems = [task.problem for task in (tasks[:1] if shared else tasks)]
-    generators = [torch.Generator().manual_seed(problem.seed) for problem in problems]
+def _make_batches(tasks: Sequence[Task]) -> tuple[Batches, Tensor | None]:
+    """Put the rows on the device; return the batches and the numbers of the validation rows."""
+    device, members = tasks[0].device, member_problems(tasks)
+    problems = list({id(problem): problem for problem in members}.values())
+    starts = np.cumsum([0, *(len(problem.sample.X) for problem in problems)])
+    offsets = dict(zip(map(id, problems), starts.tolist(), strict=False))
 
     def index(parts: Sequence[NDArray[np.int64]]) -> Tensor:
-        """Positions of each member's rows, (K, n), or (n,) if all have the same."""
-        places = [offsets[id(p)] + part for p, part in zip(problems, parts, strict=True)]
-        return torch.from_numpy(places[0] if shared else np.stack(places)).to(rows.X.device)
+        """Numbers of the members' rows, (K, n), or (n,) if all have the same."""
+        places = [offsets[id(each)] + part for each, part in zip(members, parts, strict=True)]
+        return torch.from_numpy(np.stack(places) if len(places) > 1 else places[0]).to(device)
 
-    held = [each.validating for each in problems if each.validating is not None]
-    fitting = index([each.fitting for each in problems])
-    penalties = [task.penalty for task in tasks]
-    return Training(
-        _make_net(tasks),
-        Batches(rows, fitting, tasks[0].settings.batch_size, generators),
-        [_make_choice(task) for task in tasks],
-        index(held) if held else None,
-        penalties,
+    weighted = any(problem.sample.weights is not None for problem in problems)
+    X, y, weights = (
+        to_tensor(np.concatenate(parts), device) if parts else None
+        for parts in (
+            [problem.inputs().astype(np.float32) for problem in problems],
+            [each.scaled_targets for each in problems if each.scaled_targets is not None],
+            [problem.row_weights() for problem in problems] if weighted else [],
+        )
     )
-
-
-def _make_choice(task: Task) -> EpochChoice:
-    """Set up how the epoch of a task is chosen."""
-    problem = task.problem
-    if problem.validating is None:
-        return EpochChoice(n_epochs=task.n_epochs)
-    least_error = 1 / len(problem.validating) if isinstance(task.score, Accuracy) else 0.0
-    rng = copy.deepcopy(problem.rng)
-    return EpochChoice(task.score, task.weight, task.settings.patience, rng, least_error)
+    generators = [torch.Generator().manual_seed(problem.seed) for problem in members]
+    held = [each.validating for each in members if each.validating is not None]
+    fitting = index([problem.fitting for problem in members])
+    batches = Batches(Batch(cast(Tensor, X), y, weights), fitting, tasks[0].batch_size, generators)
+    return batches, index(held) if held else None
 
 
 def _make_net(tasks: Sequence[Task]) -> AdapterNet:
     """Join the tasks' layers, heads, losses and learning rates."""
-    settings, problems = tasks[0].settings, [task.problem for task in tasks]
-    penalty = join(task.penalty for task in tasks)
-    network = AdapterNetwork(
-        [problem.coordinates.start for problem in problems],
-        [
-            problem.units.head(problem.coordinates.inner_head(problem.head))
-            for problem in problems
-            if problem.head is not None
-        ],
-        shifts=penalty.shifts,
-    )
-    network.train_parts(layer=True, head=settings.head_training == "joint")
-    smoothing = [task.smoothing for task in tasks]
-    same = len(set(smoothing)) == 1
+    first, problems = tasks[0], [task.problem for task in tasks]
+    heads = [head for problem in problems if (head := problem.inner_head())]
+    starts = [problem.coordinates.start for problem in problems]
+    network = AdapterNetwork(starts, heads, shifts=first.penalty.shifts).to(first.device)
+    network.train_parts(layer=True, head=first.head_training == "joint")
     callbacks: list[Any] = []
-    if settings.lr_schedule == "linear":
-        callbacks.append(("schedule", linear_schedule(settings.max_epochs)))
-    if settings.head_training == "alternating":
-        callbacks.append(("alternation", Alternation()))
+    if first.lr_schedule == "linear":
+        callbacks.append(LRScheduler(LambdaLR, lr_lambda=lambda n: 1 - n / first.max_epochs))
+    if first.head_training == "alternating":
+        callbacks.append(Alternation())
     return AdapterNet(
         network,
         JointLoss(
             torch.tensor([task.weight for task in tasks]),
-            settings.balance,
-            smoothing[0] if same else torch.tensor(smoothing),
+            first.balance,
+            torch.tensor([task.smoothing for task in tasks], dtype=torch.float64),
         ),
-        penalty,
-        OutputRidge.of(tasks, network.to(settings.device)),
+        [task.penalty for task in tasks],
+        OutputRidge.of(tasks, network),
         optimizer=MemberAdamW,
         optimizer__rates=[task.rates for task in tasks],
         lr=1.0,
         callbacks=callbacks,
-        device=settings.device,
+        device=first.device,
     )
-
-
-def join(penalties: Any) -> Penalty:
-    """Return one penalty for all members."""
-    first, *others = penalties
-    return first.join(others)
 
 
 # --- the epochs ----------------------------------------------------------------------------------
@@ -188,58 +140,75 @@ def join(penalties: Any) -> Penalty:
 
 @dataclass
 class Training:
-    """A training between two epochs: after `epoch`, the members `active` are still trained."""
+    """A training of members, of which `choices` has those still trained."""
 
     net: AdapterNet
     batches: Batches
-    choices: Sequence[EpochChoice]
     validation: Tensor | None  # numbers of rows, (m,) or (K, m)
-    penalties: Sequence[Penalty]  # of the members
+    choices: Sequence[EpochChoice]
     counts_start: bool = True  # whether the initial weights are evaluated, as epoch 0
-    active: list[int] = field(default_factory=list)
 
-    def start(self) -> None:
-        """Initialise the network, and evaluate its initial weights."""
-        self.active = list(range(len(self.choices)))
+    def run(self, tick: Callable[[], Any]) -> None:
+        """Run epochs until all members have stopped, and call `tick` after each."""
         self.net.initialize()
         self.net.notify("on_train_begin", X=self.batches, y=None)
-        if self.validation is None or not self.counts_start:
-            return
-        with self.net.step_threads(self.batches):
-            with torch.no_grad():
-                self.net.penalty.refresh(self.net.module_)
-            for choice, figures in zip(self.choices, self.evaluate(0), strict=True):
-                choice.history.append({"epoch": 0, **figures})
+        if self.validation is not None and self.counts_start:
+            self._run_epoch(0)
+        for number in count(1):
+            self._run_epoch(number)
+            tick()
+            left = [k for k, choice in enumerate(self.choices) if not choice.stops(number)]
+            if not left:
+                return
+            if len(left) < len(self.choices):
+                self._keep(left)
 
-    def evaluate(self, number: int) -> list[dict[str, float]]:
+    def _run_epoch(self, number: int) -> None:
+        """Train, except in epoch 0, evaluate, and add an entry to the history of each member."""
+        net, started = self.net, time.perf_counter()
+        with net.step_threads(self.batches):
+            with torch.no_grad():
+                net.penalty.refresh(net.module_)
+            if number:
+                net.fit_loop(self.batches, epochs=1)
+            measured = self._evaluate(number)
+        entries: list[dict[str, float]] = [{"epoch": number} for _ in measured]
+        if number:
+            seconds = (time.perf_counter() - started) / len(entries)
+            for entry, loss in zip(entries, net.epoch_losses.tolist(), strict=True):
+                entry |= {"train_loss": loss, "dur": seconds}
+        for choice, entry, figures in zip(self.choices, entries, measured, strict=True):
+            choice.history.append(entry | figures)
+
+    def _evaluate(self, number: int) -> list[dict[str, float]]:
         """Offer the present weights to the choices as those of an epoch; return the figures."""
+        states = [partial(self.net.module_.member_state, k) for k in range(len(self.choices))]
         if self.validation is None:
-            return [{} for _ in self.active]
-        penalties, outputs, finite = self.net.evaluate(self.batches.rows.take(self.validation))
-        # One copy, so that a GPU is waited for once.
-        parts = [penalties[:, None], finite[:, None]]
-        found = torch.cat(parts if outputs is None else [*parts, outputs.flatten(1)], 1)
-        readings = found.cpu().numpy()
+            for choice, state in zip(self.choices, states, strict=True):
+                choice.keep(number, state)
+            return [{} for _ in states]
+        penalties, outputs = self.net.evaluate(self.batches.rows.take(self.validation))
+        parts = [penalties[:, None]]
+        if outputs is not None:
+            parts.append(outputs.flatten(1))
+        readings = torch.cat(parts, 1).cpu().numpy()  # in one copy: a GPU is waited for once
         return [
-            self.choices[member].consider(
+            choice.consider(
                 number,
-                float(readings[place, 0]),
-                bool(readings[place, 1]),
-                None if outputs is None else readings[place, 2:].reshape(outputs.shape[1:]),
-                partial(self.net.module_.member_state, place),
+                float(row[0]),
+                None if outputs is None else row[1:].reshape(outputs.shape[1:]),
+                state,
             )
-            for place, member in enumerate(self.active)
+            for choice, row, state in zip(self.choices, readings, states, strict=True)
         ]
 
-    def remove(self, stopped: Sequence[int]) -> None:
-        """Remove the members in the given places."""
-        left = [place for place in range(len(self.active)) if place not in stopped]
-        self.active = [self.active[place] for place in left]
-        if self.active and stopped:
-            self.net.keep(left, join(self.penalties[member] for member in self.active))
-            self.batches.keep(left)
-            if self.validation is not None and self.validation.ndim == 2:
-                self.validation = self.validation[left]
+    def _keep(self, left: Sequence[int]) -> None:
+        """Keep only the members in the given places."""
+        self.choices = [self.choices[k] for k in left]
+        self.net.keep(left)
+        self.batches.keep(left)
+        if self.validation is not None and self.validation.ndim == 2:
+            self.validation = self.validation[left]
 
 
 def epochs_bar(max_epochs: int, verbose: int) -> tqdm:
@@ -248,63 +217,22 @@ def epochs_bar(max_epochs: int, verbose: int) -> tqdm:
     return tqdm(total=max_epochs, desc="epochs", disable=hidden)
 
 
-def run_epochs(
-    training: Training,
-    max_epochs: int,
-    *,
-    tick: Callable[[int], Any],
-    finish: Callable[[int, int], Any] = lambda member, place: None,
-) -> None:
-    """Run at most `max_epochs` epochs; members that have stopped are removed from the network.
-
-    `tick` is called after each epoch with the number of members that stopped, and `finish` for each
-    of these with its number and its present place in the network, which then holds the weights of
-    its kept epoch.
-    """
-    net, choices = training.net, training.choices
-    training.start()
-    with ExitStack() as threads:
-        for number in range(1, max_epochs + 1):
-            active = training.active
-            threads.enter_context(net.step_threads(training.batches))
-            started = time.perf_counter()
-            net.fit_loop(training.batches, epochs=1)
-            measured = training.evaluate(number)
-            seconds = (time.perf_counter() - started) / len(active)
-            losses = net.epoch_losses.tolist()
-            for member, loss, figures in zip(active, losses, measured, strict=True):
-                entry = {"epoch": number, "train_loss": loss, **figures, "dur": seconds}
-                choices[member].history.append(entry)
-            stopped = [
-                place
-                for place, member in enumerate(active)
-                if number == max_epochs or choices[member].stops(number)
-            ]
-            for place in stopped:
-                state = choices[active[place]].choose(number)
-                if state is not None:
-                    net.module_.load_member(place, state)
-                finish(active[place], place)
-            training.remove(stopped)
-            tick(len(stopped))
-            if not training.active:
-                return
-
-
 # --- the kept map --------------------------------------------------------------------------------
 
 
-def _result(task: Task, choice: EpochChoice, network: AdapterNetwork, place: int) -> Result:
-    """Read the fitted map and head from the network."""
-    state = network.member_state(place)
+def _result(task: Task, choice: EpochChoice) -> Result:
+    """Convert the weights of the kept epoch."""
+    state, problem = choice.state, task.problem
+    kept = next(row for row in choice.history if row["epoch"] == choice.best_epoch)
     finite = all(bool(weights.isfinite().all()) for weights in state.values())
-    if not (choice.kept_loss_is_finite() and finite):
+    if not (finite and math.isfinite(kept["train_loss"])):
         return Result(choice, task.ridge, error=diverged(task.rates.lr))
-    problem, coordinates, head = task.problem, task.problem.coordinates, task.problem.head
-    if head is not None and task.settings.head_training != "frozen":
+    head = problem.head
+    if head is not None and task.head_training != "frozen":
         trained = head._with(state["coef"], state["intercept"][0])
-        head = coordinates.outer_head(problem.units.outer_head(trained))
-    return Result(choice, task.ridge, coordinates.embedding_map(network.map(place)), head)
+        head = problem.coordinates.outer_head(problem.units.outer_head(trained))
+    map_ = problem.coordinates.embedding_map(layer_map(state))
+    return Result(choice, task.ridge, map_, head)
 
 
 def diverged(lr: float) -> ValueError:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
-from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
@@ -16,9 +15,10 @@ from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._engine._choice import EpochChoice, TargetUnits, make_score
 from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.adapters._engine._task import Penalty
-from isoadapt.adapters._engine._train import Training, epochs_bar, run_epochs
+from isoadapt.adapters._engine._train import Training, epochs_bar
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
+from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._rows import (
     Batch,
     Batches,
@@ -28,15 +28,17 @@ from isoadapt.adapters._rows import (
     strata,
     to_tensor,
 )
+from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
-    from isoadapt.adapters._flow._map import Coupling, FlowMap
-    from isoadapt.adapters._flow._network import FlowNetwork, FlowObjective
+    from isoadapt.adapters._flow._map import FlowMap
+    from isoadapt.adapters._flow._network import FlowNetwork
 
 _START_ROWS = 2048  # largest number of rows that initialise the ActNorms
 _MIN_CALIBRATION_ROWS = 32  # fewer rows do not determine the variances of the outputs
+_NOT_OF_FLOWS = {"head_training", "coordinates", "ridge", "lr_schedule", "weight_decay"}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -149,21 +151,16 @@ class FlowAdapter(BaseAdapter):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseAdapter._parameter_constraints,
+        **{
+            k: v
+            for k, v in PenalisedAdapter._parameter_constraints.items()
+            if k not in _NOT_OF_FLOWS
+        },
         "n_blocks": [Interval(Integral, 1, None, closed="left")],
         "hidden": [Interval(Integral, 1, None, closed="left")],
         "coupling": [StrOptions({"additive", "affine"})],
         "alpha": [Interval(Real, 0, 1, closed="right"), None],
-        "balance": [StrOptions({"ema", "cumulative"}), None],
-        "smoothing": [Interval(Real, 0, 1, closed="right")],
         "lr": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 2, None, closed="left")],
-        "max_epochs": [Interval(Integral, 1, None, closed="left")],
-        "validation_fraction": [Interval(Real, 0, 1, closed="left"), None],
-        "patience": [Interval(Integral, 1, None, closed="left"), None],
-        "scoring": [StrOptions(set(get_scorer_names())), callable, None],
-        "device": [str],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     _affine: ClassVar[bool] = False
@@ -220,18 +217,16 @@ class FlowAdapter(BaseAdapter):
                 "head=None: pass a head, or alpha=None to train without labels"
             )
         rows, labels = self._check_fit_input(X, y)
-        check_spread(rows)
+        check_spread(Moments().update(rows))
         refit = self._refits_head()
         if refit and not needs_fit(self.head):
             self._resolve_head(rows, labels)  # raises before training if its width is wrong
-        module, head, choice = self._train(rows, None if self.alpha is None else labels)
-        map_ = self._take_map(module, rows)
+        network, head, choice = self._train(rows, None if self.alpha is None else labels)
+        map_ = self._take_map(network, rows)
         if refit:
             head = self._fit_head(rows, labels, map_=map_)
-        self.best_epoch_ = choice.best_epoch
-        self.n_iter_ = len(choice.history)
-        self.history_ = choice.history
-        return self._set_fitted(map_, head)
+        self.history_, self.n_iter_ = choice.history, len(choice.history)
+        return self._set_fitted(map_, head, best_epoch_=choice.best_epoch)
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Compute the log-likelihood of each row under the flow.
@@ -254,91 +249,58 @@ class FlowAdapter(BaseAdapter):
 
     def _train(
         self, X: NDArray[Any], y: NDArray[Any] | None
-    ) -> tuple["FlowObjective", LinearHead | None, EpochChoice]:
+    ) -> tuple["FlowNetwork", LinearHead | None, EpochChoice]:
         """Train the flow, with the head's task if there are labels; return all three."""
-        rng = make_random_state(self.random_state)
-        generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
-        device = resolve_device(self.device)
-        labels = strata(y) if self._head_kind() == "classifier" else None
-        fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
-        check_spread(X[fitting], "rows that are trained on")
-        network = self._make_network(X[rng.permutation(fitting)[:_START_ROWS]], generator, device)
-        head, targets, score, units = None, None, None, TargetUnits.of(None)
-        if y is not None:
-            own = cast(LinearHead, self._resolve_head(X[fitting], y[fitting]))
-            head, targets = network.normalised_head(own), own._targets(y)
-            units = TargetUnits.of(targets[fitting])
-        module = self._make_module(network, X, None if head is None else units.head(head))
-        values = units.targets(targets)
-        y_on_device = None if values is None else to_tensor(values, device)
-        numbers = Batch(torch.arange(len(X), device=device), y_on_device)
-        held_out, choice = None, EpochChoice()
-        if validating is not None:
-            if head is not None and y is not None and targets is not None:
-                known = y[validating], targets[validating]
-                score = make_score(head, *known, self.scoring, units)
-            choice = EpochChoice(score, self._bits_weight(), self.patience, rng)
-            held_out = torch.from_numpy(validating).to(device)
-        index = torch.from_numpy(fitting).to(device)
-        batches = Batches(numbers, index, self.batch_size, [generator])
-        training = Training(
-            self._make_net(module), batches, [choice], held_out, (), counts_start=False
-        )
-        with epochs_bar(self.max_epochs, self.verbose) as bar:
-            run_epochs(training, self.max_epochs, tick=lambda _: bar.update())
-        return training.net.module_, head, choice
-
-    def _bits_weight(self) -> float:
-        return 1.0 if self.alpha is None else (1 - self.alpha) / self.alpha
-
-    def _make_network(
-        self, X: NDArray[Any], generator: torch.Generator, device: torch.device
-    ) -> "FlowNetwork":
-        """Make the flow, with ActNorms initialised from rows."""
         from isoadapt.adapters._flow._network import FlowNetwork
 
-        coupling = cast("Coupling", self.coupling)
-        network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, coupling, generator)
-        network.to(device).start(torch.from_numpy(X).to(device))
-        return network
+        rng, device = make_random_state(self.random_state), resolve_device(self.device)
+        generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
+        labels = strata(y) if self._head_kind() == "classifier" else None
+        fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
+        check_spread(Moments().update(X[fitting]))
+        network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, self.coupling, generator)
+        network.start(X[rng.permutation(fitting)[:_START_ROWS]])
+        head = targets = score = None
+        if y is not None:
+            own = cast(LinearHead, self._resolve_head(X[fitting], y[fitting]))
+            head, values = network.normalised_head(own), own._targets(y)
+            units = TargetUnits.of(values[fitting])
+            network.read_by(units.head(head))
+            targets = to_tensor(cast(NDArray, units.targets(values)), device)
+            if validating is not None:
+                held = y[validating], values[validating]
+                score = make_score(head, *held, units, None, self.scoring)
+        rows = Batch(to_tensor(map_rows(network.normalise, X, np.float32), device), targets)
+        batches = Batches(rows, torch.from_numpy(fitting).to(device), self.batch_size, [generator])
+        held_out = None if validating is None else torch.from_numpy(validating).to(device)
+        weight = 1.0 if self.alpha is None else (1 - self.alpha) / self.alpha
+        net = self._make_net(network, weight, device)
+        choice = EpochChoice(self.max_epochs, self.patience, score, weight, rng)
+        training = Training(net, batches, held_out, [choice], counts_start=False)
+        with epochs_bar(self.max_epochs, self.verbose) as bar:
+            training.run(bar.update)
+        network.load_state_dict(choice.state)
+        return network, head, choice
 
-    def _make_module(
-        self, network: "FlowNetwork", X: NDArray[Any], head: LinearHead | None
-    ) -> "FlowObjective":
-        """Combine the flow with the rows and the head."""
-        from isoadapt.adapters._flow._network import FlowObjective
-
-        X = X if X.flags.writeable else X.copy()
-        device = network.mean.device
-        return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
-
-    def _make_net(self, module: "FlowObjective") -> AdapterNet:
+    def _make_net(self, network: "FlowNetwork", weight: float, device: torch.device) -> AdapterNet:
         return AdapterNet(
-            module,
-            JointLoss(
-                self._bits_weight(), None if self.alpha is None else self.balance, self.smoothing
-            ),
-            Penalty(lambda bits: bits.mean(-1)),
+            network,
+            JointLoss(weight, None if self.alpha is None else self.balance, self.smoothing),
+            [Penalty(lambda bits: bits.mean(-1))],
             optimizer=torch.optim.Adam,
             optimizer__fused=True,
             lr=self.lr,
-            device=module.X.device,
+            device=device,
         )
 
-    def _take_map(self, module: "FlowObjective", X: NDArray[Any]) -> "FlowMap":
+    def _take_map(self, network: "FlowNetwork", X: NDArray[Any]) -> "FlowMap":
         """Take the map from the trained network; without `alpha` calibrate its last ActNorm."""
-        parameters = list(module.network.parameters())
-        if not all(bool(parameter.isfinite().all()) for parameter in parameters):
-            raise self._diverged()
-        map_ = module.network.map()
+        map_ = network.map()
         if self.alpha is None and len(X) >= _MIN_CALIBRATION_ROWS:
             map_ = map_.calibrated(X)
-            if not np.isfinite([map_.last.log_scale, map_.last.shift]).all():
-                raise self._diverged()
+        if not all(np.isfinite(part).all() for step in (*map_.blocks, map_.last) for part in step):
+            raise ValueError(
+                f"training diverged with lr={self.lr}: the weights of the flow are no longer "
+                "finite; choose a smaller lr, or coupling='additive'"
+            )
         return map_
-
-    def _diverged(self) -> ValueError:
-        return ValueError(
-            f"training diverged with lr={self.lr}: the weights of the flow are no longer finite; "
-            "choose a smaller lr, or coupling='additive'"
-        )

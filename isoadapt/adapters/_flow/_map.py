@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from torch.distributions import Transform, constraints
 from torch.nn import functional as F
 
 from isoadapt._utils.imports import import_optional
-from isoadapt.adapters._maps import Floats
-from isoadapt.geometry import Moments
+from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.geometry._spread import dead_dimensions
 
 try:
@@ -31,9 +30,7 @@ except ImportError:
 
 _FLOOR = 1e-3  # least standard deviation, relative to the largest
 _SLOPE = math.exp(-0.5)  # least scale of an affine coupling; the largest is its inverse
-_CHUNK = 1024
 
-Coupling = Literal["additive", "affine"]
 A = TypeVar("A", Tensor, NDArray[Any])
 
 
@@ -86,9 +83,6 @@ class Permutation(PermutationTransform):
     def _call(self, x: Tensor) -> Tensor:
         return x.index_select(-1, self.order)
 
-    def _inverse(self, y: Tensor) -> Tensor:
-        return y.index_select(-1, self.order.argsort())
-
 
 class HalfCoupling(CouplingTransform):
     """Coupling in which `meta` maps the `n_kept` first coordinates to the others' transform."""
@@ -134,15 +128,16 @@ def _conditioner(coupling: str, block: Block[Tensor]) -> Callable[[Tensor], Tran
     return condition
 
 
-def standard_normal(Z: Tensor) -> Tensor:
-    """Return the log-density of N(0, I) in nats, shape (...), at points (..., d)."""
-    return -0.5 * (Z.square().sum(-1) + Z.shape[-1] * math.log(2 * math.pi))
+def with_likelihood(transform: ComposedTransform, X: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z (n, d) of rows, and their log-likelihoods (n,) in nats under z ~ N(0, I)."""
+    Z, log_det = transform.call_and_ladj(X)
+    return Z, log_det - 0.5 * (Z.square().sum(-1) + Z.shape[-1] * math.log(2 * math.pi))
 
 
 class FlowMap(NamedTuple):
     """A fitted flow in float64, as a map and as a density."""
 
-    coupling: Coupling
+    coupling: str  # "additive" or "affine"
     blocks: tuple[Block[NDArray[Any]], ...]
     last: Last[NDArray[Any]]
 
@@ -161,8 +156,7 @@ class FlowMap(NamedTuple):
 
     def log_likelihood(self, X: Floats) -> Floats:
         """Return the log-likelihood of each row in nats."""
-        Z, log_det = self.transform().call_and_ladj(torch.tensor(X))
-        return (standard_normal(Z) + log_det).numpy()
+        return with_likelihood(self.transform(), torch.tensor(X))[1].numpy()
 
     def transform(self) -> ComposedTransform:
         """Build the transform of float64 tensors from rows to z."""
@@ -171,11 +165,8 @@ class FlowMap(NamedTuple):
 
     def calibrated(self, X: NDArray[Any]) -> "FlowMap":
         """Return the flow whose last ActNorm gives the outputs of X mean 0 and variance 1."""
-        transform, moments = self.transform(), Moments()
-        for start in range(0, len(X), _CHUNK):
-            moments.update(transform(torch.tensor(X[start : start + _CHUNK], dtype=torch.float64)))
-        variances = moments.covariance().diagonal() * (1 - 1 / len(X))
-        mean, deviation = moments.mean.numpy(), floored(variances.sqrt(), 1.0).numpy()
+        Z = map_rows(self, X)
+        mean, deviation = Z.mean(axis=0), floored(torch.from_numpy(Z.std(axis=0)), 1.0).numpy()
         order, log_scale, shift = self.last
         last = Last(order, log_scale - np.log(deviation), (shift - mean) / deviation)
         return self._replace(last=last)

@@ -12,14 +12,14 @@ from torch.nn import functional as F
 from isoadapt.adapters._engine._network import Adapted
 from isoadapt.adapters._flow._map import (
     Block,
-    Coupling,
     FlowMap,
     Last,
     block_steps,
     floored,
     make_transform,
-    standard_normal,
+    with_likelihood,
 )
+from isoadapt.adapters._maps import Floats
 from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
@@ -83,14 +83,19 @@ class BlockNetwork(ActNorm):
 
 
 class FlowNetwork(nn.Module):
-    """A flow in training, in float32; it starts as the standardisation of the features."""
+    """A flow in training, in float32, of centred and scaled rows; it starts as the identity.
 
-    mean: Tensor
-    deviation: Tensor
+    The outputs are those of a frozen head, if there is one, on the outputs of the flow.
+    """
+
+    mean: Floats  # of the embeddings, (d,)
+    deviation: Floats
     last_order: Tensor
+    coef: Tensor | None
+    intercept: Tensor | None
 
     def __init__(
-        self, d: int, n_blocks: int, hidden: int, coupling: Coupling, generator: torch.Generator
+        self, d: int, n_blocks: int, hidden: int, coupling: str, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.coupling = coupling
@@ -102,17 +107,18 @@ class FlowNetwork(nn.Module):
         for order in orders:
             total = total[order]
         self.register_buffer("last_order", total.argsort())
-        self.register_buffer("mean", torch.zeros(d, dtype=torch.float64))
-        self.register_buffer("deviation", torch.ones(d, dtype=torch.float64))
+        self.register_buffer("coef", None)
+        self.register_buffer("intercept", None)
 
     @torch.no_grad()
-    def start(self, X: Tensor) -> None:
-        """Initialise the ActNorms one after another from rows (n, d)."""
-        deviation = X.double().std(dim=0)
-        self.mean.copy_(X.double().mean(dim=0))
-        self.deviation.copy_(floored(deviation, deviation.square().mean().sqrt()))
-        rows, features_dead = self.normalise(X), dead_dimensions(deviation.square())
-        dead = features_dead
+    def start(self, X: NDArray[Any]) -> None:
+        """Take mean and scale from embeddings (n, d), and initialise one ActNorm after another."""
+        given = torch.tensor(X, dtype=torch.float64)
+        deviation = given.std(dim=0)
+        self.mean = given.mean(dim=0).numpy()
+        self.deviation = floored(deviation, deviation.square().mean().sqrt()).numpy()
+        rows = torch.from_numpy(self.normalise(X)).float()
+        dead = features_dead = dead_dimensions(deviation.square())
         for block in self.blocks:
             block.start(rows)
             block.freeze(dead)
@@ -122,30 +128,45 @@ class FlowNetwork(nn.Module):
         self.last.start(rows[:, self.last_order])
         self.last.freeze(features_dead)
 
-    def normalise(self, X: Tensor) -> Tensor:
-        """Centre and scale embeddings (n, d) in float64; return float32."""
-        return ((X - self.mean) / self.deviation).float()
-
-    def forward(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs (n, d), and log-likelihoods (n,) in nats of centred and scaled rows."""
-        blocks = [block.tensors() for block in self.blocks]
-        transform = make_transform(self.coupling, blocks, self._last())
-        Z, log_det = transform.call_and_ladj(self.normalise(X))
-        return Z, standard_normal(Z) + log_det
+    def normalise(self, X: Floats) -> Floats:
+        """Centre and scale embeddings (n, d)."""
+        return (X - self.mean) / self.deviation
 
     def normalised_head(self, head: LinearHead) -> LinearHead:
         """Convert a head on embeddings into the equal head on centred and scaled embeddings."""
-        intercept = head.intercept_ + head.coef_ @ _array(self.mean)
-        return head._with(head.coef_ * _array(self.deviation), intercept)
+        return head._with(head.coef_ * self.deviation, head.intercept_ + head.coef_ @ self.mean)
+
+    def read_by(self, head: LinearHead) -> None:
+        """Let a frozen head read the outputs of the flow."""
+        self.coef = torch.tensor(head.coef_, dtype=torch.float32)
+        self.intercept = torch.tensor(head.intercept_, dtype=torch.float32)
+
+    def likelihood(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs (n, d) and log-likelihoods (n,) in nats of centred and scaled rows."""
+        blocks = [block.tensors() for block in self.blocks]
+        return with_likelihood(make_transform(self.coupling, blocks, self._last()), X)
+
+    def forward(self, X: Tensor) -> Adapted:
+        """Return the bits/dim (1, n) of rows, as points, and the outputs of the head."""
+        if self.training:
+            Z, likelihood = self.likelihood(X)
+        else:  # parts that fit into the processor's cache
+            parts = map(self.likelihood, X.split(_CHUNK))
+            Z, likelihood = map(torch.cat, zip(*parts, strict=True))
+        bits = -likelihood[None] / (X.shape[1] * math.log(2))
+        outputs = None if self.coef is None else F.linear(Z, self.coef, self.intercept)[None]
+        return Adapted(bits, outputs)
 
     def map(self) -> FlowMap:
         """Return a float64 map, with centring and scaling merged into the first ActNorm."""
         first, *others = (Block(*map(_array, block.tensors())) for block in self.blocks)
-        scale = np.exp(first.log_scale) / _array(self.deviation)
-        first = first._replace(
-            log_scale=np.log(scale), shift=first.shift - scale * _array(self.mean)
-        )
+        scale = np.exp(first.log_scale) / self.deviation
+        first = first._replace(log_scale=np.log(scale), shift=first.shift - scale * self.mean)
         return FlowMap(self.coupling, (first, *others), Last(*map(_array, self._last())))
+
+    def member_state(self, member: int) -> dict[str, Tensor]:
+        """Copy the weights by name; `member` is 0, as there is one member."""
+        return {name: value.clone() for name, value in self.state_dict().items()}
 
     def _last(self) -> Last[Tensor]:
         return Last(self.last_order, self.last.log_scale, self.last.shift)
@@ -168,41 +189,3 @@ def _freeze(parameter: nn.Parameter, dead: Tensor) -> None:
 def _array(tensor: Tensor) -> NDArray[Any]:
     array = tensor.detach().cpu()
     return (array.double() if array.is_floating_point() else array).numpy()
-
-
-class FlowObjective(nn.Module):
-    """The trained module: bits/dim of rows of X, and the outputs of a frozen head on the flow's."""
-
-    coef: Tensor | None
-    intercept: Tensor | None
-
-    def __init__(self, network: FlowNetwork, X: Tensor, head: LinearHead | None) -> None:
-        super().__init__()
-        self.network, self.X = network, X
-        single = torch.float32
-        coef = None if head is None else torch.tensor(head.coef_, dtype=single)
-        intercept = None if head is None else torch.tensor(head.intercept_, dtype=single)
-        self.register_buffer("coef", coef)
-        self.register_buffer("intercept", intercept)
-
-    def member_state(self, member: int) -> dict[str, Tensor]:
-        """Copy the weights by name; `member` is 0, as there is one member."""
-        return {name: value.clone() for name, value in self.state_dict().items()}
-
-    def load_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """Restore the weights from :meth:`member_state`; `member` is 0."""
-        self.load_state_dict(state)
-
-    def forward(self, numbers: Tensor) -> Adapted:
-        """Return the bits/dim (1, n), as points, and the outputs of rows by their numbers (n,)."""
-        if self.training:
-            return Adapted(*self._forward(numbers))
-        bits, outputs = zip(*map(self._forward, numbers.split(_CHUNK)), strict=True)
-        return Adapted(torch.cat(bits, 1), None if self.coef is None else torch.cat(outputs, 1))
-
-    def _forward(self, numbers: Tensor) -> tuple[Tensor, Tensor | None]:
-        Z, likelihood = self.network(self.X[numbers])
-        bits = -likelihood[None] / (Z.shape[1] * math.log(2))
-        if self.coef is None:
-            return bits, None
-        return bits, F.linear(Z, self.coef, self.intercept)[None]

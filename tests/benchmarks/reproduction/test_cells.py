@@ -16,8 +16,8 @@ from benchmarks.reproduction import (
 )
 from benchmarks.reproduction._cells import Suite, run_cell
 from benchmarks.reproduction._posthoc import post_hoc_cell, row_named
+from benchmarks.reproduction._recipe import Recipe
 from benchmarks.reproduction._training import BASE, Job, load_task
-from isoadapt.finetune._recipes import Recipe
 from tests.tiny_models import WORDS, save_model
 
 RECIPE = Recipe(epochs=2, lr=1e-3)
