@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from isoadapt._utils.state import own_state
 from isoadapt.adapters import IsotropyLayer
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
@@ -111,6 +112,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         self.teacher = teacher
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @own_state()
     def fit(
         self,
         X: Any,
@@ -155,6 +157,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         self.pipeline_ = pipeline
         return self
 
+    @own_state()
     def transform(self, X: Any) -> NDArray[Any]:
         """Encode texts and adapt the embeddings.
 
@@ -171,6 +174,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return self._fitted().transform(X)
 
     @available_if(_fitted_adapter_has("predict"))
+    @own_state()
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict labels or values with the head, from the adapted embeddings.
 
@@ -187,6 +191,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return self._fitted().predict(X)
 
     @available_if(_fitted_adapter_has("predict"))
+    @own_state()
     def transform_predict(self, X: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """Adapt the embeddings and predict, with one pass of the encoder.
 
@@ -208,6 +213,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return steps["adapter"].transform(embeddings), steps["adapter"].predict(embeddings)
 
     @available_if(_fitted_adapter_has("predict_proba"))
+    @own_state()
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Predict class probabilities with the head, from the adapted embeddings.
 
@@ -224,6 +230,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return self._fitted().predict_proba(X)
 
     @available_if(_fitted_adapter_has("predict_log_proba"))
+    @own_state()
     def predict_log_proba(self, X: Any) -> NDArray[Any]:
         """Predict the logarithms of class probabilities, from the adapted embeddings.
 
@@ -240,6 +247,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return self._fitted().predict_log_proba(X)
 
     @available_if(_fitted_adapter_has("decision_function"))
+    @own_state()
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Compute the head's logits from the adapted embeddings.
 
@@ -256,6 +264,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         return self._fitted().decision_function(X)
 
+    @own_state()
     def score(
         self, X: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> float:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array
 
 from isoadapt._utils.containers import as_indicator, as_matrix, as_values
 from isoadapt._utils.linear_models import check_predictions, read_linear
+from isoadapt._utils.state import own_state
 
 __all__ = ["LinearHead"]
 
@@ -171,6 +172,7 @@ class LinearHead(BaseEstimator):
         return self
 
     @available_if(_is_classifier)
+    @own_state()
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute the logits of a classifier.
 
@@ -190,6 +192,7 @@ class LinearHead(BaseEstimator):
         return logits[:, 1] - logits[:, 0] if two else logits
 
     @available_if(_is_classifier)
+    @own_state()
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute log-probabilities: the log-softmax of the logits, or their log-sigmoids.
 
@@ -207,6 +210,7 @@ class LinearHead(BaseEstimator):
         return log_expit(logits) if self.multi_label_ else log_softmax(logits, axis=1)
 
     @available_if(_is_classifier)
+    @own_state()
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute probabilities: the softmax of the logits, or sigmoids of a multi-label head.
 
@@ -222,6 +226,7 @@ class LinearHead(BaseEstimator):
         """
         return np.exp(self.predict_log_proba(X))
 
+    @own_state()
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict labels, or the values of a regression.
 
@@ -243,6 +248,7 @@ class LinearHead(BaseEstimator):
             return self.classes_[outputs.argmax(axis=1)]
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
+    @own_state()
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Compute the accuracy of a classifier or the R² of a regressor.
 

@@ -2,21 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn import config_context, get_config
 
-_FLOAT_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+_FLOAT_ERRORS: dict[str, Any] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 _SKLEARN = {"transform_output": "default", "array_api_dispatch": False}
 
 
 @contextmanager
-def own_state() -> Iterator[None]:
+def own_state(outputs: bool = True) -> Iterator[None]:
     """Compute as in a new process, whatever the caller has set; it also decorates functions.
 
     Gradients are recorded, autocast is off, the default data type is float32 and the default device
-    the CPU, NumPy warns of errors, and inner estimators of scikit-learn return arrays.
+    the CPU, NumPy warns of errors and, with `outputs`, inner estimators of scikit-learn return
+    arrays.
     """
     with ExitStack() as states:
         if torch.is_inference_mode_enabled():
@@ -25,7 +27,7 @@ def own_state() -> Iterator[None]:
             states.enter_context(torch.enable_grad())
         if np.geterr() != _FLOAT_ERRORS:
             states.enter_context(np.errstate(**_FLOAT_ERRORS))
-        if _SKLEARN.items() - get_config().items():
+        if outputs and _SKLEARN.items() - get_config().items():
             states.enter_context(config_context(**_SKLEARN))
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_n_features, check_array, check_is_fi
 
 from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix
+from isoadapt._utils.state import own_state
 from isoadapt.adapters._docstrings import fill_docstring
 from isoadapt.adapters._heads import PROBES, fit_head, head_for, needs_fit, read_targets
 from isoadapt.adapters._maps import Affine, Floats, Map, map_block, map_rows
@@ -64,6 +65,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         super().__init_subclass__()
         fill_docstring(cls)
 
+    @own_state()
     def transform(self, X: "ArrayLike") -> Any:
         """Adapt embeddings.
 
@@ -92,6 +94,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return map_rows(self.map_, rows, rows.dtype)
 
     @available_if(lambda self: self._invertible)
+    @own_state()
     def inverse_transform(self, X: "ArrayLike") -> NDArray[Any]:
         """Map adapted embeddings back to embeddings.
 
@@ -139,6 +142,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return cast(Any, self.head_).classes_
 
     @available_if(_has_head)
+    @own_state()
     def predict(self, X: "ArrayLike") -> NDArray[Any]:
         """Predict labels or values by applying the head to the adapted embeddings.
 
@@ -157,6 +161,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self._ask_head("predict", X)
 
     @available_if(_has_classifier)
+    @own_state()
     def predict_proba(self, X: "ArrayLike") -> Floats:
         """Predict probabilities: the softmax or, if multi-label, sigmoids of the head's logits.
 
@@ -173,6 +178,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self._ask_head("predict_proba", X)
 
     @available_if(_has_classifier)
+    @own_state()
     def predict_log_proba(self, X: "ArrayLike") -> Floats:
         """Predict the logarithms of the probabilities of :meth:`predict_proba`.
 
@@ -189,6 +195,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self._ask_head("predict_log_proba", X)
 
     @available_if(_has_classifier)
+    @own_state()
     def decision_function(self, X: "ArrayLike") -> Floats:
         """Compute the head's logits on the adapted embeddings.
 
@@ -204,6 +211,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         return self._ask_head("decision_function", X)
 
+    @own_state()
     def score(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> float:

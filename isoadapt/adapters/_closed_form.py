@@ -8,6 +8,7 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
@@ -34,6 +35,7 @@ class OnePassAdapter(BaseAdapter):
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
+    @own_state()
     def fit(
         self, X: "Chunked", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:
@@ -116,6 +118,7 @@ class MomentsAdapter(OnePassAdapter):
     @available_if(_supports_chunks)
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
+    @own_state()
     def partial_fit(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:

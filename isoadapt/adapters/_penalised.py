@@ -18,6 +18,7 @@ from torch import nn
 from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt._utils.messages import warn
+from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._engine._choice import takes_weights
 from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates
@@ -101,6 +102,7 @@ class PenalisedAdapter(BaseAdapter):
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
+    @own_state()
     def fit(
         self,
         X: "ArrayLike",  # quoted: help() would otherwise show the whole union

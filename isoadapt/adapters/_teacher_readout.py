@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
+from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._linalg import descending_eigh, row_space
 from isoadapt.adapters._maps import Affine, Floats, map_rows
@@ -132,6 +133,7 @@ class TeacherReadout(BaseAdapter):
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
+    @own_state()
     def fit(
         self,
         X: "ArrayLike",
@@ -176,6 +178,7 @@ class TeacherReadout(BaseAdapter):
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
+    @own_state()
     def partial_fit(
         self,
         X: "ArrayLike",

@@ -6,11 +6,13 @@ from typing import Any
 import torch
 from numpy.typing import ArrayLike
 
+from isoadapt._utils.state import own_state
 from isoadapt.encoders._pooling import HEAD_INPUT, PoolingSetting
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.heads import LinearHead
 
 
+@own_state()
 def load_checkpoint(
     path: str | os.PathLike[str] | tuple[Any, Any],
     *,

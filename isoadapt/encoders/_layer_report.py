@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, warn
+from isoadapt._utils.state import own_state
 from isoadapt.encoders._batching import (
     embed_batches,
     explained_failure,
@@ -146,6 +147,7 @@ class LayerReport(Sequence[LayerFigures]):
     __repr__ = __str__
 
 
+@own_state()
 def layer_report(
     model: Any,
     texts: Any,

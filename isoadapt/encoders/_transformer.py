@@ -22,6 +22,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt._utils.devices import resolve_device
+from isoadapt._utils.state import own_state
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._folder import checkpoint_folder
 from isoadapt.encoders._identity import Identity, vectors_identity
@@ -191,6 +192,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             self._noted = (self.model, str(Path(self.model).expanduser().absolute()))
         return self
 
+    @own_state()
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Embed texts.
 
@@ -231,6 +233,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 vectors = cache._embed(texts, self.identity, encode, bar.update)
         return vectors[inverse]
 
+    @own_state()
     def open(self) -> Opened:
         """Check the parameters, and load the model if it is not in the store.
 

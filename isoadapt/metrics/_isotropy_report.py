@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isoadapt._utils.messages import aligned_table, html_paragraphs, html_table, listed, warn
+from isoadapt._utils.state import own_state
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import (
@@ -207,6 +208,7 @@ class IsotropyReport:
         return f"<div>{table}{notes}</div>"
 
 
+@own_state()
 def isotropy_report(
     X: Any, groups: ArrayLike | None = None, labels: ArrayLike | None = None
 ) -> IsotropyReport:

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
 from isoadapt._utils.containers import as_values
+from isoadapt._utils.state import own_state
 from isoadapt.geometry._neighbours import METRICS, angles, nearest_neighbours
 from isoadapt.metrics._points import as_points, check_k
 
@@ -59,6 +60,7 @@ class HubnessReport(NamedTuple):
     max_occurrence: int
 
 
+@own_state()
 def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> float:
     """Spearman correlation of the cosines of pairs of rows with given similarity scores.
 
@@ -113,6 +115,7 @@ def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> flo
     return float(spearmanr(-between, given).statistic)
 
 
+@own_state()
 def retrieval_report(
     queries: ArrayLike,
     documents: ArrayLike,
@@ -195,6 +198,7 @@ def _hits(
     return hits, np.array([len(own) for own in sets])
 
 
+@own_state()
 def hubness(X: ArrayLike, k: int = 10, *, metric: str = "cosine") -> HubnessReport:
     """Measure hubness: whether a few rows are among the nearest neighbours of very many.
 
@@ -246,6 +250,7 @@ def hubness(X: ArrayLike, k: int = 10, *, metric: str = "cosine") -> HubnessRepo
     )
 
 
+@own_state()
 def neighbour_overlap(X: ArrayLike, Z: ArrayLike, k: int = 10, *, metric: str = "cosine") -> float:
     """Mean share of the k nearest neighbours that a row has in common in two spaces.
 

@@ -6,6 +6,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from isoadapt._utils.state import own_state
 from isoadapt.geometry import _neighbours, _spread
 from isoadapt.geometry._chunks import Chunked, gather, in_chunks, is_dask
 from isoadapt.metrics._points import (
@@ -20,6 +21,7 @@ from isoadapt.metrics._points import (
 )
 
 
+@own_state()
 def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None = None) -> float:
     """IsoScore of embeddings: 1 if all directions have equal variance, 0 if one has all of it.
 
@@ -106,6 +108,7 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     return score_of(moments.scatter / moments.scatter.trace(), d)
 
 
+@own_state()
 def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 0.2) -> float:
     """IsoScore* of embeddings: the IsoScore of (1 - zeta) Σ_X + zeta Σ_S, with Σ_S = `prior_cov`.
 
@@ -159,6 +162,7 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
     return score_of(mixed / mixed.trace(), d)
 
 
+@own_state()
 def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
     """EV_k, the share of the variance along the first k principal directions.
 
@@ -193,6 +197,7 @@ def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
     return float(_spread.cumulative_explained_variance(variances, k))
 
 
+@own_state()
 def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
     """Share of the k-th squared singular value in the sum of all, anisotropy_k.
 
@@ -229,6 +234,7 @@ def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
     return float(_spread.anisotropy(_spread.eigenvalues(second_moment), k))
 
 
+@own_state()
 def effective_rank(X: Chunked) -> float:
     """Effective rank: the exponential of the entropy of the normalised covariance eigenvalues.
 
@@ -261,6 +267,7 @@ def effective_rank(X: Chunked) -> float:
     return float(_spread.effective_rank(_spread.eigenvalues(moments_of(X)[0].scatter)))
 
 
+@own_state()
 def mean_cosine_similarity(X: ArrayLike) -> float:
     """Mean cosine of all pairs of different rows, computed exactly in O(n d).
 
@@ -289,6 +296,7 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
     return _spread.mean_cosine([points], len(points))
 
 
+@own_state()
 def partition_isotropy(X: ArrayLike) -> float:
     """I1: smallest over largest value of the partition function along the principal axes.
 
@@ -328,6 +336,7 @@ def partition_isotropy(X: ArrayLike) -> float:
     return float(_spread.partition_isotropy(_log_partition(X)))
 
 
+@own_state()
 def partition_dispersion(X: ArrayLike) -> float:
     """I2: standard deviation over mean of the partition function along the principal axes.
 
@@ -360,6 +369,7 @@ def partition_dispersion(X: ArrayLike) -> float:
     return float(_spread.partition_dispersion(_log_partition(X)))
 
 
+@own_state()
 def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     """TwoNN estimate of the intrinsic dimension, from the two nearest neighbours of each row.
 

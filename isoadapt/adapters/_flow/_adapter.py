@@ -11,6 +11,7 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
+from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._engine._choice import EpochChoice, TargetUnits, make_score
 from isoadapt.adapters._engine._loop import AdapterNet
@@ -184,6 +185,7 @@ class FlowAdapter(BaseAdapter):
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
+    @own_state()
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Fit the flow, and the head if there is one.
 
@@ -228,6 +230,7 @@ class FlowAdapter(BaseAdapter):
         self.history_, self.n_iter_ = choice.history, len(choice.history)
         return self._set_fitted(map_, head, best_epoch_=choice.best_epoch)
 
+    @own_state()
     def score_samples(self, X: ArrayLike) -> Floats:
         """Compute the log-likelihood of each row under the flow.
 

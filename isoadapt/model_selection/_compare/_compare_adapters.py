@@ -18,6 +18,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from tqdm import tqdm
 
 from isoadapt._utils.messages import warn
+from isoadapt._utils.state import own_state
 from isoadapt.model_selection._compare._comparison import Comparison
 from isoadapt.model_selection._compare._data import make_data, make_plan
 from isoadapt.model_selection._compare._measure import Data, Outcome, Outcomes, Split, measure
@@ -34,6 +35,7 @@ from isoadapt.model_selection._result_cache import (
 INTERRUPTED = "the comparison was interrupted"  # beginning of the note on it
 
 
+@own_state()
 def compare_adapters(
     X: ArrayLike,
     y: ArrayLike,

@@ -23,6 +23,7 @@ from sklearn.utils._param_validation import Interval
 from tqdm import tqdm
 
 from isoadapt._utils.messages import warn
+from isoadapt._utils.state import own_state
 from isoadapt.adapters._rows import restore_on_failure
 from isoadapt.model_selection._result_cache import (
     ResultCache,
@@ -172,6 +173,7 @@ class AdapterSearchCV(GridSearchCV):
 
     @_fit_context(prefer_skip_nested_validation=False)
     @restore_on_failure
+    @own_state(outputs=False)  # the best estimator may be fitted to tables
     def fit(self, X: Any, y: ArrayLike | None = None, **params: Any) -> Self:
         """Run the search and fit the best candidate to all rows.
 

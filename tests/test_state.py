@@ -1,0 +1,158 @@
+"""Results do not depend on what the caller has set: gradients, autocast, data types, outputs."""
+
+import warnings
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import sklearn
+import torch
+
+from isoadapt import (
+    AdaptedEncoder,
+    EmbeddingCache,
+    LinearHead,
+    LogitPreservingWhitening,
+    TransformerEncoder,
+    Whitening,
+    metrics,
+)
+from isoadapt.adapters._registry import ADAPTERS
+from isoadapt.encoders import layer_report, load_checkpoint
+from isoadapt.model_selection import AdapterSearchCV
+from tests.tiny_models import TEXTS
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 6)) @ np.diag([9, 3, 1, 1, 1, 1e-3]) + 1
+Y = np.arange(60) % 2
+HEAD = LinearHead(RNG.normal(size=(2, 6)), np.zeros(2), [0, 1])
+QUICK = {"max_epochs": 2, "random_state": 0, "n_blocks": 1, "hidden": 8}
+
+
+@contextmanager
+def default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def without_gradients():
+    torch.set_grad_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(True)
+
+
+@contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+STATES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "gradients off": without_gradients,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "deterministic": deterministic,
+    "device": lambda: torch.device("meta"),
+    "NumPy raises": lambda: np.errstate(all="raise"),
+    "pandas": lambda: sklearn.config_context(transform_output="pandas"),
+    "polars": lambda: sklearn.config_context(transform_output="polars"),
+    "unchecked": lambda: sklearn.config_context(assume_finite=True, skip_parameter_validation=True),
+    "routing": lambda: sklearn.config_context(enable_metadata_routing=True),
+}
+
+
+def adapted(name):
+    cls = ADAPTERS[name]
+    known = cls._get_param_names()
+    parameters = {key: value for key, value in QUICK.items() if key in known}
+    y = X[:, :3] if name == "TeacherReadout" else Y
+    model = cls(**parameters).set_params(head=None if name == "TeacherReadout" else HEAD)
+    model.fit(X, y)
+    found = [model.transform(X)] + ([] if model.head is None else [model.predict_proba(X)])
+    return [*found, [model.score(X, y)]]
+
+
+def measured():
+    report = metrics.isotropy_report(X, labels=Y).to_dict()
+    figures = [value for value in report.values() if isinstance(value, float)]
+    return [figures, [metrics.two_nn(X), metrics.isoscore_star(X), metrics.partition_isotropy(X)]]
+
+
+DOORS = {
+    name: lambda folder, name=name: adapted(name) for name in ADAPTERS if name != "PenaltyAdapter"
+}
+DOORS["metrics"] = lambda folder: measured()
+DOORS["encoder"] = lambda folder: [TransformerEncoder(folder).transform(TEXTS)]
+DOORS["checkpoint"] = lambda folder: [load_checkpoint(folder)[1].coef_]
+DOORS["layers"] = lambda folder: [layer_report(folder, TEXTS).to_frame().to_numpy()]
+
+
+def adapted_encoder(folder):
+    model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(TEXTS)
+    return [model.transform(TEXTS), model.predict_proba(TEXTS)]
+
+
+def searched(folder):
+    adapter = ADAPTERS["IsotropyLayer"](**{k: QUICK[k] for k in ("max_epochs", "random_state")})
+    search = AdapterSearchCV(adapter, {"alpha": [0.3, 0.7]}, cv=2).fit(X, Y)
+    assert search.unbatched_ == {}
+    return [search.cv_results_["mean_test_score"], search.transform(X)]
+
+
+DOORS |= {"AdaptedEncoder": adapted_encoder, "search": searched}
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoint):
+    found = {}
+
+    def results(door):
+        if door not in found:
+            found[door] = DOORS[door](checkpoint)
+        return found[door]
+
+    return results
+
+
+@pytest.mark.filterwarnings(
+    "ignore:R² of the teacher", "ignore:this fit harms", "ignore:training ended"
+)
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("door", DOORS)
+def test_results_do_not_depend_on_the_state_around_a_call(door, state, plain, checkpoint):
+    expected = plain(door)
+    with STATES[state](), warnings.catch_warnings():
+        found = DOORS[door](checkpoint)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-6, atol=1e-6)
+
+
+def test_a_cache_keeps_no_vectors_of_another_precision(checkpoint, tmp_path):
+    encoder = TransformerEncoder(checkpoint, cache=EmbeddingCache(tmp_path))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = encoder.transform(TEXTS)
+    np.testing.assert_array_equal(encoder.transform(TEXTS), inside)
+    exact = TransformerEncoder(checkpoint).transform(TEXTS)
+    np.testing.assert_allclose(inside, exact, rtol=1e-6, atol=1e-6)
+
+
+def test_the_state_is_as_before_after_a_call():
+    with torch.no_grad(), default_dtype(torch.float64), np.errstate(all="raise"):
+        Whitening().fit(X)
+        assert not torch.is_grad_enabled()
+        assert torch.get_default_dtype() == torch.float64
+        assert np.geterr()["under"] == "raise"
+    with sklearn.config_context(transform_output="pandas"):
+        assert list(Whitening().fit_transform(X).columns)[:1] == ["whitening0"]
