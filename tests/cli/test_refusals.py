@@ -90,7 +90,7 @@ FAILURES = [
     ("'f9'", "fit whitening --out a --on X.parquet --label f9"),
     ("one.npy holds 1 row", "fit whitening --out a --on one.npy"),
     ("not empty", "fit whitening --out my-adapter --on X.npy"),
-    ("empty.txt holds no text", TEACHER + "texts.tsv empty.txt"),
+    ("empty.txt cannot be read", TEACHER + "texts.tsv empty.txt"),
     ("config.json", "audit bad texts.tsv"),
     ("config.json", "merge my-adapter bad out"),
     ("config.json is missing", "transform . X.npy out.npy"),

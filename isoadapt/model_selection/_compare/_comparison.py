@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
 from isoadapt.model_selection._compare._table import USES, is_credited, sentence
 
@@ -95,14 +94,10 @@ class Comparison:
             (skewness of the 10-occurrence), "neighbour_overlap" (share of the 10 nearest neighbours
             kept), figures of the task, "fit_seconds", "transform_seconds", "changed_predictions"
             and "n_predictions".
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
         """
-        pandas = import_optional("pandas", feature="Comparison.to_frame", extra="data")
-        return pandas.DataFrame(self.rows)
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
 
     def best_adapter(self, use: str | None = None, *, same_predictions: bool = False) -> Any:
         """Return the best adapter for a use, fitted to all rows.
