@@ -55,13 +55,13 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
     """Embed the tables, compare the adapters, and print the comparison."""
     chosen = _check_usage(rows, adapters, options)
     console = options.console
-    out = None if options.out is None else options.out.expanduser()
+    out, page = (path and path.expanduser() for path in (options.out, options.page))
     with console.notes():
         if out is not None:
             check_writable(out)
-        if options.page is not None:
-            import_optional("matplotlib", feature="isoadapt report", extra="plot")
-            check_writable(options.page.parent)
+        if page is not None:
+            import_optional("matplotlib", feature="--html", extra="plot")
+            check_writable(page.parent)
         if options.encoder_saw is None and rows.test is None:
             console.say(
                 f"If the encoder was trained on {rows.table}, this cannot tell whether an adapter "
@@ -72,8 +72,8 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
         if out is not None:
             data = data_to_record(Source(rows.table, max_length=rows.max_length), len(tables[0][0]))
             _save(comparison, encoder, data, out, console)
-        if options.page is not None:
-            _write_page(options.page, options, comparison, tables, model)
+        if page is not None:
+            _write_page(page, options, comparison, tables, model)
     console.show(str(comparison), comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
@@ -88,7 +88,7 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
         )
     page = options.page
     if page is not None and (page.suffix.lower() != ".html" or page.is_dir()):
-        raise WrongUsage(f"--out {str(page)!r} must be a file whose name ends in .html")
+        raise WrongUsage(f"--html {str(page)!r} must be a file whose name ends in .html")
     known = [*METHODS, *METHODS.values(), *(variant.name for variant in VARIANTS)]
     for name in adapters:
         if name in ("fast", "all") and len(adapters) > 1:

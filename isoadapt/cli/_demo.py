@@ -131,12 +131,10 @@ def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
     """Check, before anything is computed, that the results can be written to the folder."""
     check_writable(out)
     for path in (out / _SPECTRA, out / _PIPELINE):
-        if path.is_dir():
-            raise FileExistsError(f"{str(path)!r} is a folder; choose another --out")
-        if path.exists() and not overwrite:
+        if path.is_dir() or (path.exists() and not overwrite):
             raise FileExistsError(
-                f"{str(path)!r} exists; choose another --out, or allow the results in it to be "
-                "replaced (--overwrite)"
+                f"{str(path)!r} exists; choose another --out, or allow files in it to be replaced "
+                "(--overwrite)"
             )
     if fine_tunes:
         check_output_folder(out / _CHECKPOINT, overwrite, name="--out")
@@ -166,26 +164,13 @@ def _read_tables(
 
 
 def _fine_tune(
-    texts: Any,
-    labels: Any,
-    out: Path,
-    overwrite: bool,
-    settings: dict[str, Any],
-    console: Console,
+    texts: Any, labels: Any, out: Path, overwrite: bool, settings: dict[str, Any], console: Console
 ) -> str:
     """Fine-tune all-MiniLM-L6-v2 and return the folder of the checkpoint."""
     start = time.perf_counter()
     console.say(f"Fine-tuning all-MiniLM-L6-v2, a small encoder, on {len(texts)} texts ...")
-    folder = finetune_text_classifier(
-        minilm_folder(),
-        texts,
-        labels,
-        out / _CHECKPOINT,
-        random_state=0,
-        overwrite=overwrite,
-        verbose=console.verbose,
-        **settings,
-    )
+    options = {"random_state": 0, "overwrite": overwrite, "verbose": console.verbose, **settings}
+    folder = finetune_text_classifier(minilm_folder(), texts, labels, out / _CHECKPOINT, **options)
     console.say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
     return str(folder)
 
