@@ -9,7 +9,7 @@ import numpy as np
 
 from isoadapt._utils.messages import choices
 from isoadapt.model_selection import Comparison
-from isoadapt.model_selection._compare._table import is_credited, is_explained, is_worse
+from isoadapt.model_selection._compare._verdict import is_credited, is_explained, is_worse
 from isoadapt.report._axes import colours, ink, legend_beside, literal, panels, plain
 
 _COLUMNS = {

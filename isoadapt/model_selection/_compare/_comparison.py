@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
-from isoadapt.model_selection._compare._table import USES, is_credited, sentence
+from isoadapt.model_selection._compare._uses import USES
+from isoadapt.model_selection._compare._verdict import is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
 _GEOMETRY = {

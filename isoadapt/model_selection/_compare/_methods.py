@@ -62,7 +62,7 @@ class WithHead(BaseEstimator):
 
 
 @dataclass(frozen=True)
-class Method:
+class ComparedMethod:
     """A row of the comparison: its estimator before the fit, and the names of its controls."""
 
     name: str
@@ -72,17 +72,19 @@ class Method:
     columns: str = HEAD_COLUMNS  # where there is a teacher
 
 
-def make_methods(adapters: Any, head: Any, task: str, teacher: bool = False) -> list[Method]:
+def make_methods(
+    adapters: Any, head: Any, task: str, teacher: bool = False
+) -> list[ComparedMethod]:
     """The baseline, the controls and the adapters, in this order."""
-    found = [Method(NO_ADAPTER, WithHead(head), BASELINE)]
+    found = [ComparedMethod(NO_ADAPTER, WithHead(head), BASELINE)]
     common: tuple[str, ...] = ()
     if not needs_fit(head):  # otherwise "no adapter" has a new head already
-        found.append(Method(HEAD_REFIT, WithHead(PROBES[task]), CONTROL))
+        found.append(ComparedMethod(HEAD_REFIT, WithHead(PROBES[task]), CONTROL))
         common = (HEAD_REFIT,)
     if teacher:
         probe = WithHead(PROBES[task])
-        found.append(Method(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))
-    chosen: list[Method] = []
+        found.append(ComparedMethod(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))
+    chosen: list[ComparedMethod] = []
     for name, template in _choose(adapters, head, teacher).items():
         if (taught := getattr(template, "_needs_teacher", False)) and not teacher:
             raise ValueError(f"adapters: {name!r} is fitted to a teacher's vectors: pass teacher=")
@@ -92,7 +94,7 @@ def make_methods(adapters: Any, head: Any, task: str, teacher: bool = False) -> 
             found.append(needed)
         own = (needed.name,) if needed is not None else ()
         columns = ALL_COLUMNS if taught else HEAD_COLUMNS
-        chosen.append(Method(name, estimator, ADAPTER, common + own, columns))
+        chosen.append(ComparedMethod(name, estimator, ADAPTER, common + own, columns))
     for method in chosen:
         if method.name in {control.name for control in found}:
             raise ValueError(
@@ -193,7 +195,7 @@ def _with_head(template: Any, head: Any, task: str) -> Any:
 # --- controls ------------------------------------------------------------------------------------
 
 
-def _control(estimator: Any, name: str, known: list[Method]) -> Method | None:
+def _control(estimator: Any, name: str, known: list[ComparedMethod]) -> ComparedMethod | None:
     """Control of a trained adapter, trained alike without a penalty; an equal one in `known`."""
     adapter = estimator[-1] if isinstance(estimator, Pipeline) else estimator
     template = _without_penalty(adapter)
@@ -206,7 +208,7 @@ def _control(estimator: Any, name: str, known: list[Method]) -> Method | None:
         title = _EXACT_LAYER
     elif getattr(adapter, "coordinates", None) == "raw":
         title = _RAW_LAYER
-    new = Method(title, template, CONTROL)
+    new = ComparedMethod(title, template, CONTROL)
     for method in known:
         if method.kind == CONTROL and _settings(method.estimator) == _settings(template):
             return method
