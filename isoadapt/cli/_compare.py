@@ -105,7 +105,7 @@ def _compare(
     encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Run
 ) -> tuple[Comparison, list[Embedded]]:
     """Return the comparison, and the rows of the table and of the test table, if there is one."""
-    pairs = rows.pairs and _pairs(rows.pairs)
+    pairs = None if rows.pairs is None else _pairs(rows.pairs)
     foreign = rows.foreign and load_table(rows.foreign, text=rows.text, label=None)[0]
     test_rows: dict[str, Any] = {}
     (_, X, y), *tests = tables = _labelled(encoder, rows, options.console)
@@ -114,7 +114,8 @@ def _compare(
     uses: list[Any] = []
     if pairs is not None:
         first, second, scores = pairs
-        uses.append(Similarity(*np.split(encoder.transform(first + second), 2), scores))
+        A, B = np.split(encoder.transform(first + second), 2)  # equal texts get equal vectors
+        uses.append(Similarity(A, B, scores))
     if foreign is not None:
         uses.append(Outliers(encoder.transform(foreign)))
     others = {"similarity (--pairs)": rows.pairs, "outliers (--foreign)": rows.foreign}

@@ -164,19 +164,19 @@ def corrected_t(evidence: Evidence, ratio: float) -> Effect:
 def cluster_t(evidence: Evidence, units: csr_array) -> Effect:
     """T test of a score or of a difference, by the sums of the influences of units of items.
 
-    The variance adds up the products of all items that share a unit (Aronow et al. 2015). The
-    degrees of freedom are Satterthwaite's, from the fourth moments of the sums: fewer than the
+    The variance adds up the products of all items that share a unit (Aronow et al. 2015), where the
+    squared sum of a unit is divided by the share of the items in others (Bell and McCaffrey 2002).
+    The degrees of freedom are Satterthwaite's, from the fourth moments of the sums: fewer than the
     number of units where some of them decide, as for skewed or rare changes.
     """
-    sums, again = units @ evidence.influence, units.sum(axis=0) - 1
-    n, squares = len(sums), sums**2
-    total = float(squares.sum())
-    variance = max(total - float(again @ evidence.influence**2), total / 2)
-    error = math.sqrt(variance * n / max(n - 1, 1))
-    if error < ROUNDING or n < 2:
-        return t_effect(evidence.score, error, n - 1)  # NaN for a single unit
-    degrees = np.clip(3 * (total**2 / float((squares**2).sum()) - 1), 1, n - 1)
-    return t_effect(evidence.score, error, float(degrees))
+    n, size = units.shape[0], units.sum(axis=1)
+    if n < 2:
+        return Effect(evidence.score, math.nan, math.nan)
+    squares = (units @ evidence.influence) ** 2 / (1 - size / size.sum())
+    total, again = float(squares.sum()), units.sum(axis=0) - 1
+    error = math.sqrt(max(total - float(again @ evidence.influence**2), total / 2))
+    moments = total**2 / float(squares @ squares) if error > ROUNDING else 1.0
+    return t_effect(evidence.score, error, min(max(3 * (moments - 1), 1.0), n - 1))
 
 
 def mcnemar(evidence: Evidence, units: csr_array) -> Effect:

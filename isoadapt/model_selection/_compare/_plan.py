@@ -158,7 +158,7 @@ def _folds(data: Data, cv: Any, seed: int) -> list[tuple[Rows, Rows]]:
         repeats = [kind(int(cv), shuffle=True, random_state=each) for each in seeds]
         return [pair for repeat in repeats for pair in repeat.split(data.X, y, groups)]
     found = check_cv(cv).split(data.X, y, groups)  # raises for other kinds of values
-    splits = [_checked_split(*map(np.asarray, each), len(y)) for each in found]
+    splits = [_checked_split(np.asarray(own), np.asarray(test), len(y)) for own, test in found]
     if len(splits) < 2:
         raise ValueError(
             f"cv={cv!r} gives {len(splits)} split(s), but at least 2 are needed for a test; to "

@@ -148,7 +148,7 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
         found["classify"] = by_items(lambda own: _accuracy(y, own[0]), rows, mcnemar)
     else:
         found["regress"] = by_items(lambda own: determination(y, own[0].predictions), rows)
-    if data.ends is not None:
+    if data.ends is not None and data.scores is not None:
         pairs, numbers = linked(data.ends)
         similar = partial(_similarity, scores=data.scores, numbers=numbers)
         found["similarity"] = by_items(similar, pairs)
@@ -203,7 +203,7 @@ def _accuracy(y: NDArray[Any], found: Measurement) -> Evidence:
 def _similarity(own: Sequence[Measurement], scores: Floats, numbers: NDArray[np.int64]) -> Evidence:
     """Correlation with the scores, and the influences of the different pairs."""
     found = rank_correlation(own[-1].similarity, scores)
-    return found._replace(influence=np.bincount(numbers, found.influence))
+    return found._replace(influence=np.bincount(numbers, found.influence).astype(float))
 
 
 def _of_queries(
