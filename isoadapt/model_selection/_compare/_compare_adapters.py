@@ -212,8 +212,8 @@ def _seed(random_state: Any) -> int:
     if random_state is None:
         return int(np.random.default_rng().integers(2**31 - 1000))
     state = check_random_state(random_state)
-    is_integer = isinstance(random_state, int | np.integer)
-    return int(random_state if is_integer else state.randint(2**31 - 1000))
+    given = isinstance(random_state, int | np.integer)
+    return int(random_state if given else state.randint(2**31 - 1000))
 
 
 # --- the fits -------------------------------------------------------------------------------------

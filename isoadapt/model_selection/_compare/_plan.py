@@ -29,18 +29,17 @@ _KINDS: dict[tuple[bool, bool], Any] = {  # by whether they are stratified and g
 }
 
 _UNKNOWN = (
-    "encoder_saw=None: it is not known whether the encoder was trained on the rows that are "
-    "judged. If it was, the figures do not tell which adapter helps on new rows, because the "
-    "classes of training rows are already separated. Pass encoder_saw=False if the encoder has not "
-    "seen X, or encoder_saw=True with X_test and y_test that it has not seen (on the command line: "
-    "--encoder-unseen, or --encoder-saw with --test)"
+    "encoder_saw=None: it is not known whether the encoder was trained on the judged rows. If it "
+    "was, their classes are already separated, and the figures do not tell which adapter helps on "
+    "new rows. Pass encoder_saw=False, or True with X_test and y_test that it has not seen (on the "
+    "command line: --encoder-unseen, or --encoder-saw with --test)"
 )
 _SEEN = (
     "encoder_saw=True: cross-validation on rows that the encoder was trained on cannot tell "
     "whether an adapter helps, because their classes are already separated. Pass X_test and y_test "
-    "that the encoder has not seen; or only such rows as X, with encoder_saw=False; or a mask of "
-    "the rows that it has seen, and the others are judged"
+    "that it has not seen, or a mask of the rows that it has seen, and the others are judged"
 )
+
 Rows = NDArray[np.int64]  # row numbers
 
 
@@ -63,32 +62,31 @@ class Plan(NamedTuple):
 
 def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -> Plan:
     """Choose the protocol: fit to X and judge on other rows, or a cross-validation."""
-    n_rows, fit_rows = len(data.X), np.arange(n_fit)
-    saw = _check_saw(encoder_saw, n_fit)
-    if saw is None:
+    n_rows, rows = len(data.X), np.arange(len(data.X))
+    saw = _mask(encoder_saw, n_fit)
+    if encoder_saw is None:
         warn(_UNKNOWN)
     if n_fit < n_rows:
-        return _single(data, fit_rows, np.arange(n_fit, n_rows), seed, "test rows")
-    if saw is not None and np.all(saw):
+        return _single(data, rows[:n_fit], rows[n_fit:], seed, "test rows")
+    if saw.all():
         raise ValueError(_SEEN)
-    if isinstance(saw, np.ndarray) and saw.any():
+    if saw.any():
         unseen = "rows that the encoder has not seen"
-        return _single(data, fit_rows[saw], fit_rows[~saw], seed, unseen)
-    pairs = _folds(data, cv, seed)
-    if (fewest := min(len(test) for _, test in pairs)) < FEWEST:
+        return _single(data, rows[saw], rows[~saw], seed, unseen)
+    folds = _folds(data, cv, seed)
+    if (fewest := min(len(test) for _, test in folds)) < FEWEST:
         raise ValueError(
             f"only {fewest} rows are judged at a time, of {n_rows}; at least {FEWEST} are needed: "
             "use fewer folds or more rows"
         )
-    splits = [Split(train, test, False, seed) for train, test in pairs]
-    final = Split(fit_rows, np.array([], dtype=np.int64), True, seed)
+    splits = [Split(train, test, False, seed) for train, test in folds]
     of_groups = "grouped " if data.clusters.max() + 1 < n_rows else ""
     protocol = (
         f"Cross-validation on {n_rows} rows with {len(splits)} {of_groups}splits, with the "
         "corrected resampled t test for the task, and paired tests of rows, pairs and queries for "
         "other uses."
     )
-    return Plan([*splits, final], protocol, True)
+    return Plan([*splits, Split(rows, rows[:0], True, seed)], protocol, True)
 
 
 def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
@@ -127,16 +125,16 @@ def _check_targets(targets: NDArray[Any], test_targets: NDArray[Any], task: str)
         )
 
 
-def _check_saw(encoder_saw: Any, n: int) -> bool | NDArray[np.bool_] | None:
-    if encoder_saw is None or isinstance(encoder_saw, bool | np.bool_):
-        return None if encoder_saw is None else bool(encoder_saw)
-    mask = np.asarray(as_values(encoder_saw, "encoder_saw"))
-    if mask.shape != (n,) or mask.dtype != bool:
+def _mask(encoder_saw: Any, n: int) -> NDArray[np.bool_]:
+    """Mask (n,) of the rows that the encoder is said to have seen."""
+    single = encoder_saw is None or isinstance(encoder_saw, bool | np.bool_)
+    mask = np.asarray(bool(encoder_saw) if single else as_values(encoder_saw, "encoder_saw"))
+    if mask.shape not in ((), (n,)) or mask.dtype != bool:
         raise ValueError(
             f"encoder_saw has shape {mask.shape} and dtype {mask.dtype}, but must be True, False, "
             f"None or a boolean mask with one entry for each of the {n} rows of X"
         )
-    return mask
+    return np.broadcast_to(mask, n)
 
 
 def _folds(data: Data, cv: Any, seed: int) -> list[tuple[Rows, Rows]]:

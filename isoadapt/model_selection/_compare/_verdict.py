@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,8 +31,7 @@ def is_worse(row: Row) -> bool:
 
 
 def _is_shown(row: Row, difference: str, p_value: str, sign: int) -> bool:
-    p = row[p_value]
-    return not math.isnan(p) and p <= LEVEL and sign * row[difference] > 0
+    return row[p_value] <= LEVEL and sign * row[difference] > 0  # False for NaN
 
 
 def sentence(rows: Sequence[Row]) -> str:
