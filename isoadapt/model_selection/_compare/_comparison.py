@@ -49,8 +49,6 @@ class Comparison:
         :meth:`to_frame` describes.
     protocol : str
         How the figures were obtained, in one sentence.
-    uses : list of str
-        Names of the uses for which data were given, the task first.
     estimators : dict of str to estimator
         Each adapter by its name, fitted to all rows of X.
     notes : list of str

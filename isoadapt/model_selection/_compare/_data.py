@@ -99,7 +99,9 @@ def make_data(
     for name, values, own in (("X", y, groups), ("X_test", y_test, groups_test)):
         if name in sets:
             targets.append(_targets(values, sets[name], name.replace("X", "y"), head, task))
-            labels.append(_numbered(own, len(sets[name]), name, name.replace("X", "groups")))
+            n = len(sets[name])
+            own = np.arange(n) if own is None else own
+            labels.append(codes_of(own, n, name.replace("X", "groups"), name)[1])
     n_fit, d = len(labels[0]), sets["X"].shape[1] if widths is None else widths[0]
     rows = np.concatenate([sets.pop(name) for name in ("X", "X_test") if name in sets])
     y, numbers = np.concatenate(targets), np.concatenate(labels)
@@ -120,12 +122,10 @@ def make_data(
 
 def _given(uses: Any) -> dict[str, Any]:
     """Data of the uses, by the names of their parameters."""
-    kinds = [type(use) for use in uses] if isinstance(uses, list | tuple) else [type(uses)]
-    if not isinstance(uses, list | tuple) or not {*kinds} <= {*GIVEN} or len({*kinds}) < len(kinds):
-        raise TypeError(
-            f"uses={[kind.__name__ for kind in kinds]} must be a list with at most one each of "
-            f"{', '.join(kind.__name__ for kind in GIVEN)}"
-        )
+    kinds = [type(use) for use in (uses if isinstance(uses, list | tuple) else [None])]
+    if len({*kinds} & {*GIVEN}) < len(kinds):
+        names = ", ".join(kind.__name__ for kind in GIVEN)
+        raise TypeError(f"uses={uses!r} must be a list with at most one each of {names}")
     return {name: value for use in uses for name, value in vars(use).items()}
 
 
@@ -152,11 +152,6 @@ def _matrix(value: Any, name: str) -> NDArray[Any]:
         ensure_min_features=2,
         input_name=name,
     )
-
-
-def _numbered(groups: Any, n: int, rows: str, name: str) -> NDArray[np.int64]:
-    """Number (n,) of each row's group; without groups, each row is one."""
-    return np.arange(n) if groups is None else codes_of(groups, n, name, rows)[1]
 
 
 def _targets(y: Any, rows: NDArray[Any], name: str, head: Any, task: str) -> NDArray[Any]:

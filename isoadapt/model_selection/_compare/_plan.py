@@ -76,8 +76,8 @@ def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -
     folds = _folds(data, cv, seed)
     if (fewest := min(len(test) for _, test in folds)) < FEWEST:
         raise ValueError(
-            f"only {fewest} rows are judged at a time, of {n_rows}; at least {FEWEST} are needed: "
-            "use fewer folds or more rows"
+            f"cv={cv!r}: only {fewest} rows are judged at a time, of {n_rows}; at least {FEWEST} "
+            "are needed: use fewer folds, more rows, or more groups of rows"
         )
     splits = [Split(train, test, False, seed) for train, test in folds]
     of_groups = "grouped " if data.clusters.max() + 1 < n_rows else ""
@@ -142,16 +142,9 @@ def _folds(data: Data, cv: Any, seed: int) -> list[tuple[Rows, Rows]]:
     y, groups = data.y, None if data.groups is None else data.clusters
     cv = 5 if cv is None else cv
     if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
-        if cv < 2:
-            raise ValueError(f"cv={cv} must be at least 2 folds, or a splitter")
         seeds = [(seed + repeat) % 2**32 for repeat in range(N_REPEATS)]
-        if (n_clusters := data.clusters.max() + 1) < len(y):
+        if data.clusters.max() + 1 < len(y):
             groups = data.clusters
-        if n_clusters < cv:
-            raise ValueError(
-                f"cv={cv} folds, but X has {n_clusters} different rows or groups of rows, which "
-                "share a fold: use fewer folds, or more rows"
-            )
         kind = _KINDS[data.task == "classify" and y.ndim == 1, groups is not None]
         repeats = [kind(int(cv), shuffle=True, random_state=each) for each in seeds]
         return [pair for repeat in repeats for pair in repeat.split(data.X, y, groups)]

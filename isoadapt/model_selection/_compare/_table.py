@@ -97,16 +97,11 @@ def _hardest(method: ComparedMethod, tests: Tests, use: str) -> tuple[str | None
     controls = [
         name for name in method.controls if not (USES[use].of_vectors and name == HEAD_REFIT)
     ]
-    found = {name: tests.difference(method.name, name) for name in controls}
-    if not found:
-        return None, _UNTESTED
-
-    def hardness(name: str) -> tuple[bool, float, float]:
-        effect = found[name]
-        return effect.estimate <= 0, effect.p_value, -effect.estimate
-
-    name = max(found, key=hardness)
-    return name, found[name]
+    return max(
+        ((name, tests.difference(method.name, name)) for name in controls),
+        key=lambda found: (found[1].estimate <= 0, found[1].p_value, -found[1].estimate),
+        default=(None, _UNTESTED),
+    )
 
 
 def _figures(

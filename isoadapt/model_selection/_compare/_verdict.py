@@ -58,7 +58,7 @@ def sentence(rows: Sequence[Row]) -> str:
     if worse:
         lowest = f"{_name(worse[-1])} the most, " if len(worse) > 1 else ""
         verb = "lower it," if lowest else "lowers it"
-        clauses.append(f"{_names(worse)} {verb} {lowest}to {_after(base, worse[-1])}")
+        clauses.append(f"{_names(worse)} {verb} {lowest}to {_shown(base, worse[-1])[1]}")
     caution = ""
     if better and (n_adapters := sum(row["kind"] == ADAPTER for row in rows)) > 1:
         caution = (
@@ -76,22 +76,22 @@ def _of_index(use: Wording, teacher: Row, *others: Row) -> str:
 
 
 def _gain(base: Row, better: Sequence[Row], use: Wording) -> str:
-    best = better[0]
-    text = f"{_name(best)} raises the {use.metric} {_steps(base, best)}"
+    best, *others = better
+    before, after = _shown(base, best)
+    text = f"{_name(best)} raises the {use.metric} from {before} to {after}"
     if best["control"] is not None:
         score = best["score"] - best["control_difference"]
-        text += f", beyond its control {best['control']!r} ({score:.3f}),"
+        text += f", beyond its control {best['control']!r} ({score:.3f})"
+    changed = best["changed_predictions"]
     if use.of_vectors:
-        text += f" and changes {_changes(best)}"
-    text = text.removesuffix(",")
-    others = list(better[1:])
+        counted = f"{changed} of {best['n_predictions']} predictions"
+        comma = "," if best["control"] is not None else ""
+        text += f"{comma} and changes {counted if changed else 'no prediction'}"
     harmless = [row for row in others if use.of_vectors and not row["changed_predictions"]]
-    if harmless and best["changed_predictions"]:
+    if harmless and changed:
         others.remove(harmless[0])
-        text += (
-            f"; {_name(harmless[0])} raises it to {_after(base, harmless[0])} and changes no "
-            "prediction"
-        )
+        after = _shown(base, harmless[0])[1]
+        text += f"; {_name(harmless[0])} raises it to {after} and changes no prediction"
     if others:
         text += f"; {_names(others)} {'raises' if len(others) == 1 else 'raise'} it too"
     return text
@@ -104,32 +104,21 @@ def _no_credit(base: Row, explained: Sequence[Row], use: Wording, after_gain: bo
         return f"the gain of {_name(best)} is not shown to exceed that of {control!r}"
     if after_gain:
         return f"the gains of {_names(explained)} are not shown to exceed those of their controls"
+    before, after = _shown(base, best)
     return (
-        f"no adapter is shown to beat its control: {_name(best)} raises the {use.metric} "
-        f"{_steps(base, best)}, but the control {control!r} reaches {score:.3f}, so the gain is "
-        "not credited to the adapter"
+        f"no adapter is shown to beat its control: {_name(best)} raises the {use.metric} from "
+        f"{before} to {after}, but the control {control!r} reaches {score:.3f}, so the gain is not "
+        "credited to the adapter"
     )
 
 
-def _changes(row: Row) -> str:
-    changed, total = row["changed_predictions"], row["n_predictions"]
-    return "no prediction" if not changed else f"{changed} of {total} predictions"
-
-
-def _steps(base: Row, row: Row) -> str:
-    return f"from {_digits(base, row).format(base['score'])} to {_after(base, row)}"
-
-
-def _after(base: Row, row: Row) -> str:
-    return _digits(base, row).format(row["score"])
-
-
-def _digits(base: Row, row: Row) -> str:
-    """Format in which the two scores differ."""
-    formats = ("{:.3f}", "{:.5f}", "{:.9f}")
-    scores = base["score"], row["score"]
-    differing = (each for each in formats if len({each.format(score) for score in scores}) > 1)
-    return next(differing, formats[0])
+def _shown(base: Row, row: Row) -> tuple[str, str]:
+    """Scores of the baseline and of a row, with as many digits as they differ in."""
+    for digits in (3, 5, 9):
+        before, after = (f"{each['score']:.{digits}f}" for each in (base, row))
+        if before != after:
+            return before, after
+    return f"{base['score']:.3f}", f"{row['score']:.3f}"
 
 
 def _names(rows: Sequence[Row]) -> str:
