@@ -172,11 +172,10 @@ def compare_adapters(
     Examples
     --------
     >>> from sklearn.datasets import make_classification
-    >>> from isoadapt.model_selection import compare_adapters
+    >>> from isoadapt.model_selection import Outliers, compare_adapters
     >>> X, y = make_classification(100, 8, n_informative=5, random_state=0)
-    >>> comparison = compare_adapters(
-    ...     X, y, ["Whitening", "LogitPreservingWhitening"], encoder_saw=False, random_state=0
-    ... )
+    >>> adapters, uses = ["Whitening", "LogitPreservingWhitening"], [Outliers(X + 9)]
+    >>> comparison = compare_adapters(X, y, adapters, encoder_saw=False, uses=uses, random_state=0)
     >>> print(comparison.verdict("classify"))
     On classification, no adapter is shown to change the accuracy, which is ... without one.
     >>> comparison.best_adapter("classify") is None

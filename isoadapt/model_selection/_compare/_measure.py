@@ -196,8 +196,6 @@ def placements(inner: Floats, outer: Floats) -> tuple[Floats, Floats]:
 
 def n_changed(before: NDArray[Any], after: NDArray[Any]) -> int:
     """Number of rows whose predictions differ; values may differ by rounding."""
-    if np.asarray(before).dtype.kind == "f" and np.asarray(after).dtype.kind == "f":
-        differs = np.abs(after - before) > 1e-6 * max(float(np.std(before)), 1e-300)
-    else:
-        differs = before != after
+    are_values = before.dtype.kind == "f"
+    differs = np.abs(after - before) > 1e-6 * np.std(before) if are_values else before != after
     return int(differs.reshape(len(differs), -1).any(axis=1).sum())

@@ -23,13 +23,6 @@ class Similarity:
         Embeddings of the first and of the second part of each pair.
     scores : array-like of shape (n_pairs,)
         Similarity of each pair.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from isoadapt.model_selection import Similarity
-    >>> vectors = np.random.default_rng(0).normal(size=(80, 4))
-    >>> use = Similarity(*np.split(vectors, 2), scores=np.arange(40) % 6)
     """
 
     A: ArrayLike
@@ -49,13 +42,6 @@ class Search:
         Embeddings.
     relevant : sequence of int, or of collections of int
         Row numbers of the documents that are relevant to each query.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from isoadapt.model_selection import Search
-    >>> documents = np.random.default_rng(0).normal(size=(40, 4))
-    >>> use = Search(documents + 0.1, documents, relevant=range(40))
     """
 
     queries: ArrayLike
@@ -74,12 +60,6 @@ class Outliers:
     ----------
     foreign : array-like of shape (n_foreign, n_features)
         Embeddings of what does not belong to the distribution of X.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from isoadapt.model_selection import Outliers
-    >>> use = Outliers(np.random.default_rng(0).normal(size=(40, 4)) - 4)
     """
 
     foreign: ArrayLike
