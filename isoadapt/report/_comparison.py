@@ -184,8 +184,7 @@ class ComparisonDisplay:
             value = 0.0 if reference else row[middle]
             if row["kind"] == "baseline":
                 axes.axvline(value, color=ink(axes), linewidth=0.9, linestyle="--", zorder=1)
-            # A percentile interval need not contain the estimate itself.
-            reach = np.clip([[value - row[low]], [row[high] - value]], 0, None)
+            reach = np.array([[value - row[low]], [row[high] - value]])
             self.containers_[use, row["adapter"]] = axes.errorbar(
                 value,
                 y,

@@ -57,14 +57,13 @@ def compare_adapters(
     """Compare adapters with no adapter and with controls, on a task and on other uses.
 
     There are two protocols. With `X_test`, every adapter is fitted to X and judged on the test
-    rows. Without it, the task is judged by a repeated cross-validation on X. A use beside the task
-    is judged if its data are given:
+    rows. Without it, the task is judged by a repeated cross-validation on X. These uses
+    are judged:
 
-    - the task: accuracy of a classifier, or R² of a regressor, always;
+    - the task: accuracy of a classifier, or R² of a regressor;
     - "neighbours": share of the 10 nearest judged rows that are of the same class, for classifiers;
-    - "similarity", "search" and "outliers": by :class:`Similarity`, :class:`Search` and
-      :class:`Outliers`;
-    - "index": as "search", of queries by the classifier among documents by the `teacher`.
+    - "similarity", "search" and "outliers", if `uses` holds their data;
+    - "index", with a `teacher`: as "search", of queries by the classifier among its documents.
 
     Parameters
     ----------
