@@ -1,6 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
-MIN_EXTRAS := zuko pytest numpydoc pytest-xdist hypothesis pandas polars pyarrow accelerate gudhi ripser scikit-dimension IsoScore
+MIN_EXTRAS := zuko pytest numpydoc pytest-xdist hypothesis polars pyarrow accelerate gudhi ripser scikit-dimension IsoScore
 CORE_TESTS := $(addprefix tests/,adapters geometry losses model_selection cli test_heads.py test_metrics.py)
 PACKAGES = .venv/lib/python3*/site-packages
 

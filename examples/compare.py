@@ -12,16 +12,18 @@ The adapters are fitted to the texts that the encoder was fine-tuned on, and jud
 import sys
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 from isoadapt import load_checkpoint
 from isoadapt.datasets import load_similarity_pairs, make_acceptability
-from isoadapt.model_selection import compare_adapters
+from isoadapt.model_selection import Similarity, compare_adapters
 from isoadapt.report import ComparisonDisplay
 
 checkpoint = sys.argv[1] if len(sys.argv) > 1 else "isoadapt-demo/checkpoint"
 corpus = make_acceptability(random_state=0)
 pairs = load_similarity_pairs()
 encoder, head = load_checkpoint(checkpoint)
+left, right = np.split(encoder.transform(pairs.left + pairs.right), 2)  # in one call
 
 comparison = compare_adapters(
     encoder.transform(corpus.train_texts),
@@ -31,8 +33,7 @@ comparison = compare_adapters(
     X_test=encoder.transform(corpus.dev_texts),
     y_test=corpus.dev_labels,
     encoder_saw=True,
-    pairs=pairs,
-    encoder=encoder,
+    uses=[Similarity(left, right, pairs.scores)],
     random_state=0,
 )
 print(comparison.verdict())

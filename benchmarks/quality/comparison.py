@@ -14,7 +14,7 @@ from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _texts as texts
 from benchmarks.quality._adapter_rows import yes
 from benchmarks.quality._checkpoints import CHECKPOINTS
-from isoadapt.model_selection import compare_adapters
+from isoadapt.model_selection import Similarity, compare_adapters
 
 SECTION = "comparison"
 RECORDS = RECORDS_FOLDER / "comparison_tasks.jsonl"
@@ -71,10 +71,10 @@ def cells() -> Cells:
 def measure(task: str, adapters: str) -> dict[str, Any]:
     """Compare adapters and take the time of this process; "all" goes on where it was stopped."""
     stored, (_, X_test, y_test) = load_embeddings(task), load_unseen(task)
-    pairs = None
+    uses = []
     if task in ENCODERS:
         embed, test = CHECKPOINTS[ENCODERS[task]].vectors, texts.similarity("test")
-        pairs = embed(test.first), embed(test.second), test.scores
+        uses.append(Similarity(embed(test.first), embed(test.second), test.scores))
     cache = ROOT / "build" / "comparison" / task if adapters == "all" else None
     resumed = cache is not None and cache.exists() and any(cache.iterdir())
     wall, cpu = time.perf_counter(), time.process_time()
@@ -86,7 +86,7 @@ def measure(task: str, adapters: str) -> dict[str, Any]:
         X_test=X_test,
         y_test=y_test,
         encoder_saw=True,
-        pairs=pairs,
+        uses=uses,
         random_state=0,
         cache=cache,
     )
@@ -97,7 +97,7 @@ def measure(task: str, adapters: str) -> dict[str, Any]:
         "notes": found.notes,
         "n_train": len(stored.X_train),
         "n_judged": len(X_test),
-        "n_pairs": 0 if pairs is None else len(pairs[2]),
+        "n_pairs": sum(len(use.scores) for use in uses),
         "seconds": round(time.perf_counter() - wall, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
         "resumed": resumed,  # if so, the seconds of some fits are missing

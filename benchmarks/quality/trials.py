@@ -17,7 +17,7 @@ from benchmarks._places import RECORDS_FOLDER
 from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record
 from isoadapt import AllButTheTop, ClusterIsotropy, IsoBN, Whitening
-from isoadapt.model_selection import compare_adapters
+from isoadapt.model_selection import Similarity, compare_adapters
 
 SECTION = "trials"
 RECORDS = RECORDS_FOLDER / "comparison_trials.jsonl"
@@ -159,7 +159,7 @@ def run_trial(protocol: str, discordance: float | None, seed: int) -> dict[str, 
         X, y = draw(n_train)
         options["X_test"], options["y_test"] = draw(n)
         if planted:
-            options["pairs"] = planted_pairs(N_PAIRS, rng)
+            options["uses"] = [Similarity(*planted_pairs(N_PAIRS, rng))]
     else:
         X, y = draw(n)
     cheap = {

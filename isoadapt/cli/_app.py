@@ -11,43 +11,26 @@ import typer
 
 from isoadapt import __version__
 from isoadapt._utils.messages import reason
-from isoadapt.adapters._registry import NAMES
+from isoadapt.adapters._registry import METHODS, NAMES
 from isoadapt.cli._options import (
     TABLE,
-    Adapters,
     AsJson,
-    Cache,
     Console,
-    EncoderSaw,
-    Foreign,
-    Jobs,
     Label,
     MaxLength,
-    OverwriteCheckpoint,
-    Pairs,
+    Overwrite,
     Quiet,
     Separately,
     SettingsCommand,
     Source,
     Table,
-    Tables,
-    Test,
     Text,
     WrongUsage,
     columns,
-    one_of,
 )
 from isoadapt.finetune._penalties import PENALTIES
 
-_EXPECTED = (
-    ValueError,
-    TypeError,
-    OSError,
-    ImportError,
-    ArithmeticError,
-    RuntimeError,
-    MemoryError,
-)
+_EXPECTED = ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError, MemoryError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -62,9 +45,7 @@ def demo(
         str | None, typer.Option(help="Fine-tuned checkpoint. Default: a MiniLM is fine-tuned.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("isoadapt-demo"),
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace existing results in the folder.")
-    ] = False,
+    overwrite: Overwrite = False,
     every: Annotated[
         bool, typer.Option("--all", help="Fit every adapter, also those that take longer.")
     ] = False,
@@ -114,24 +95,72 @@ def audit(
     """
     from isoadapt.cli import _audit
 
-    console = Console(as_json, quiet)
-    _audit.audit(source, texts, columns(text), label, max_length, layers, separately, console)
+    rows = Source(Path(source), None, label, None, max_length, columns(text), separately)
+    if not rows.is_matrix():
+        if texts is None:
+            raise WrongUsage(
+                f"{source!r} is read as a checkpoint, which needs texts: isoadapt audit {source} "
+                "texts.tsv (the name of a matrix must end in .npy or .parquet)"
+            )
+        rows = rows._replace(path=texts, model=source)
+    elif texts is not None:
+        raise WrongUsage(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
+    _audit.audit(rows, layers, Console(as_json, quiet))
 
 
 @app.command()
 def compare(
     table: Annotated[Path, typer.Argument(help=TABLE)],
     model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
-    test: Test = None,
-    encoder_saw: EncoderSaw = None,
-    pairs: Pairs = None,
-    foreign: Foreign = None,
-    adapters: Adapters = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of the same columns that the encoder has not seen: the adapters are "
+            "fitted to TABLE and judged on this one. Without --test, they are judged by a "
+            "cross-validation on TABLE."
+        ),
+    ] = None,
+    encoder_saw: Annotated[
+        bool | None,
+        typer.Option(
+            "--encoder-saw/--encoder-unseen",
+            help="Whether the encoder was trained on TABLE. If it was, --test is needed. Without "
+            "one of the two, a note says what the figures cannot tell.",
+        ),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of pairs of texts, to judge similarity too. Columns: sentence1, sentence2 "
+            "and, as label, the score of the pair."
+        ),
+    ] = None,
+    foreign: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of texts of another kind than those of TABLE, to judge the detection of "
+            "outliers too."
+        ),
+    ] = None,
+    adapters: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="fast: all adapters in closed form or with an exact solver. all: also those that "
+            "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
+            f"each further one: {', '.join(METHODS)}. Default: fast."
+        ),
+    ] = None,
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
-    jobs: Jobs = None,
-    cache: Cache = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to keep finished fits in. After an interrupt, the same command with the "
+            "same folder goes on from there."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -139,6 +168,16 @@ def compare(
             "nothing is written."
         ),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            help="File (.html) to write the result to, with an audit. It is replaced if it exists.",
+        ),
+    ] = None,
+    with_texts: Annotated[
+        bool, typer.Option("--with-texts", help="Show the texts as tooltips in the --html file.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -151,44 +190,8 @@ def compare(
     from isoadapt.cli import _compare
 
     rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
-    options = _compare.Run(encoder_saw, jobs, cache, out, Console(as_json, quiet))
-    _compare.compare(model, rows, adapters or [], options)
-
-
-@app.command()
-def report(
-    table: Annotated[Path, typer.Argument(help=TABLE)],
-    model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
-    test: Test = None,
-    encoder_saw: EncoderSaw = None,
-    pairs: Pairs = None,
-    foreign: Foreign = None,
-    adapters: Adapters = None,
-    text: Text = None,
-    label: Label = None,
-    max_length: MaxLength = None,
-    jobs: Jobs = None,
-    cache: Cache = None,
-    with_texts: Annotated[
-        bool, typer.Option("--with-texts", help="Show the texts as tooltips of the map.")
-    ] = False,
-    out: Annotated[
-        Path, typer.Option(help="Output file (.html), which is replaced if it exists.")
-    ] = Path("report.html"),
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Compare adapters as compare does, and write the result with an audit as one HTML file.
-
-    Example:
-
-    isoadapt report train.tsv --model my-model --test dev.tsv --encoder-saw
-    """
-    from isoadapt.cli import _compare
-
-    rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
-    console, page = Console(as_json, quiet), out.expanduser()
-    options = _compare.Run(encoder_saw, jobs, cache, None, console, page, with_texts)
+    console = Console(as_json, quiet)
+    options = _compare.Run(encoder_saw, jobs, cache, out, console, page, with_texts)
     _compare.compare(model, rows, adapters or [], options)
 
 
@@ -198,12 +201,7 @@ def finetune(
     train: Annotated[Path, typer.Option(help=TABLE)],
     dev: Annotated[Path | None, typer.Option(help="Table of the same form to evaluate on.")] = None,
     penalty: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Penalty added to the task loss: {', '.join(PENALTIES)}.",
-            callback=one_of("penalty", PENALTIES),
-            is_eager=True,
-        ),
+        str | None, typer.Option(help=f"Penalty added to the task loss: {', '.join(PENALTIES)}.")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -230,7 +228,7 @@ def finetune(
     out: Annotated[Path, typer.Option(help="Output folder for the checkpoint.")] = Path(
         "isoadapt-finetuned"
     ),
-    overwrite: OverwriteCheckpoint = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -242,10 +240,9 @@ def finetune(
     """
     from isoadapt.cli import _finetune
 
-    tables = Tables(train, dev, columns(text), label, max_length)
+    rows = Source(train, model, label, max_length=max_length, text=columns(text))
     given = [*(settings or []), *([f"where={where}"] if where else [])]
-    console = Console(as_json, quiet)
-    _finetune.finetune(model, tables, penalty, given, out, overwrite, console)
+    _finetune.finetune(rows, dev, penalty, given, out, overwrite, Console(as_json, quiet))
 
 
 @app.command(cls=SettingsCommand)
@@ -286,9 +283,7 @@ def fit(
         Path | None, typer.Option(help="File with the labels of a .npy matrix.")
     ] = None,
     max_length: MaxLength = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing adapter.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -326,9 +321,7 @@ def transform(
         ),
     ] = None,
     max_length: MaxLength = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing file.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -342,26 +335,6 @@ def transform(
 
     rows = Source(source, model, label, None, max_length, columns(text), separately)
     _transform.transform(folder, rows, out, overwrite, Console(as_json, quiet))
-
-
-@app.command()
-def merge(
-    folder: Annotated[Path, typer.Argument(help="Folder of a saved affine adapter.")],
-    model: Annotated[Path, typer.Argument(help="Folder of the checkpoint.")],
-    out: Annotated[Path, typer.Argument(help="Output folder for the merged checkpoint.")],
-    overwrite: OverwriteCheckpoint = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Write a checkpoint with an affine adapter merged into it, which then needs no isoadapt.
-
-    Example:
-
-    isoadapt merge my-adapter my-model my-merged-model
-    """
-    from isoadapt.cli import _export
-
-    _export.merge(folder, model, out, overwrite, Console(as_json, quiet))
 
 
 @app.command()
@@ -386,13 +359,17 @@ def export(
         bool,
         typer.Option("--onnx", help="Write one ONNX graph, model.onnx, and its tokenizer instead."),
     ] = False,
-    overwrite: OverwriteCheckpoint = False,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Merge the adapter into the checkpoint's weights instead."),
+    ] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Write adapter and checkpoint as one model for sentence-transformers and transformers.
 
-    With --onnx, as one graph for ONNX Runtime.
+    With --onnx, as one graph for ONNX Runtime. With --merge, as a checkpoint like the given one.
 
     Example:
 
@@ -401,12 +378,17 @@ def export(
     from isoadapt.cli import _export
 
     console = Console(as_json, quiet)
-    _export.export(folder, model, out, pooling, normalize, onnx, overwrite, console)
+    if merge:
+        if onnx or normalize or pooling != "auto":
+            raise WrongUsage("--merge cannot be combined with --onnx, --normalize or --pooling")
+        _export.merge(folder, model, out, overwrite, console)
+    else:
+        _export.export(folder, model, out, pooling, normalize, onnx, overwrite, console)
 
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="Folder that export or merge wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder that export wrote.")],
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

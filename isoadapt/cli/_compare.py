@@ -17,7 +17,7 @@ from isoadapt.cli._options import Console, Source, WrongUsage, data_to_record, l
 from isoadapt.datasets import load_table
 from isoadapt.interop import save_adapter
 from isoadapt.metrics import isotropy_report
-from isoadapt.model_selection import Comparison, compare_adapters
+from isoadapt.model_selection import Comparison, Outliers, Similarity, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
 
@@ -55,13 +55,13 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
     """Embed the tables, compare the adapters, and print the comparison."""
     chosen = _check_usage(rows, adapters, options)
     console = options.console
-    out = None if options.out is None else options.out.expanduser()
+    out, page = (path and path.expanduser() for path in (options.out, options.page))
     with console.notes():
         if out is not None:
             check_writable(out)
-        if options.page is not None:
-            import_optional("matplotlib", feature="isoadapt report", extra="plot")
-            check_writable(options.page.parent)
+        if page is not None:
+            import_optional("matplotlib", feature="--html", extra="plot")
+            check_writable(page.parent)
         if options.encoder_saw is None and rows.test is None:
             console.say(
                 f"If the encoder was trained on {rows.table}, this cannot tell whether an adapter "
@@ -72,8 +72,8 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
         if out is not None:
             data = data_to_record(Source(rows.table, max_length=rows.max_length), len(tables[0][0]))
             _save(comparison, encoder, data, out, console)
-        if options.page is not None:
-            _write_page(options.page, options, comparison, tables, model)
+        if page is not None:
+            _write_page(page, options, comparison, tables, model)
     console.show(str(comparison), comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
@@ -88,7 +88,7 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
         )
     page = options.page
     if page is not None and (page.suffix.lower() != ".html" or page.is_dir()):
-        raise WrongUsage(f"--out {str(page)!r} must be a file whose name ends in .html")
+        raise WrongUsage(f"--html {str(page)!r} must be a file whose name ends in .html")
     known = [*METHODS, *METHODS.values(), *(variant.name for variant in VARIANTS)]
     for name in adapters:
         if name in ("fast", "all") and len(adapters) > 1:
@@ -104,12 +104,19 @@ def _compare(
     encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Run
 ) -> tuple[Comparison, list[Embedded]]:
     """Return the comparison, and the rows of the table and of the test table, if there is one."""
-    data: dict[str, Any] = {} if rows.pairs is None else {"pairs": _pairs(rows.pairs)}
+    pairs = None if rows.pairs is None else _pairs(rows.pairs)
     foreign = rows.foreign and load_table(rows.foreign, text=rows.text, label=None)[0]
+    test_rows: dict[str, Any] = {}
     (_, X, y), *tests = tables = _labelled(encoder, rows, options.console)
     for test in tests:
-        _, data["X_test"], data["y_test"] = test
-    data |= {} if foreign is None else {"foreign": encoder.transform(foreign)}
+        _, test_rows["X_test"], test_rows["y_test"] = test
+    uses: list[Any] = []
+    if pairs is not None:
+        first, second, scores = pairs
+        A, B = np.split(encoder.transform(first + second), 2)  # equal texts get equal vectors
+        uses.append(Similarity(A, B, scores))
+    if foreign is not None:
+        uses.append(Outliers(encoder.transform(foreign)))
     others = {"similarity (--pairs)": rows.pairs, "outliers (--foreign)": rows.foreign}
     left = [*(use for use, table in others.items() if table is None), "search (in Python only)"]
     options.console.say(f"Uses that are not judged: {', '.join(left)}")
@@ -123,12 +130,12 @@ def _compare(
         adapters,
         head=head,
         encoder_saw=options.encoder_saw,
-        encoder=encoder,
+        uses=uses,
         n_jobs=options.jobs,
         random_state=0,
         verbose=options.console.verbose,
         cache=options.cache,
-        **data,
+        **test_rows,
     )
     return comparison, tables
 
@@ -143,7 +150,7 @@ def _labelled(encoder: TransformerEncoder, rows: Rows, console: Console) -> list
     return [(own, X, y) for X, (own, y) in zip(parts, tables, strict=False)]
 
 
-def _pairs(path: Path) -> tuple[Any, Any, NDArray[np.float64]]:
+def _pairs(path: Path) -> tuple[list[str], list[str], NDArray[np.float64]]:
     """Read the texts of both sides of the pairs of a table, and their scores."""
     texts, scores = load_table(path)
     if scores is None or scores.dtype.kind not in "if" or not isinstance(texts[0], tuple):

@@ -28,7 +28,7 @@ from isoadapt.cli._options import Console, WrongUsage, labelled_texts
 from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
-from isoadapt.model_selection import Comparison, compare_adapters
+from isoadapt.model_selection import Comparison, Similarity, compare_adapters
 from isoadapt.model_selection._compare._methods import is_fast
 from isoadapt.report import SpectrumDisplay
 
@@ -56,7 +56,7 @@ _LEGEND = (
 Vectors = tuple[NDArray[Any], NDArray[Any]]  # of the first and of the second sentences
 
 
-class Similarity(NamedTuple):
+class PairFigures(NamedTuple):
     """How well vectors of the graded pairs serve similarity and search."""
 
     correlation: float  # of the cosines with the grades
@@ -103,7 +103,7 @@ def demo(
             head=head,
             X_test=dev_X,
             y_test=dev_labels,
-            pairs=(*vectors[_RAW], load_similarity_pairs().scores),
+            uses=[Similarity(*vectors[_RAW], load_similarity_pairs().scores)],
             encoder_saw=True,
             random_state=0,
             verbose=console.verbose,
@@ -131,12 +131,10 @@ def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
     """Check, before anything is computed, that the results can be written to the folder."""
     check_writable(out)
     for path in (out / _SPECTRA, out / _PIPELINE):
-        if path.is_dir():
-            raise FileExistsError(f"{str(path)!r} is a folder; choose another --out")
-        if path.exists() and not overwrite:
+        if path.is_dir() or (path.exists() and not overwrite):
             raise FileExistsError(
-                f"{str(path)!r} exists; choose another --out, or allow the results in it to be "
-                "replaced (--overwrite)"
+                f"{str(path)!r} exists; choose another --out, or allow files in it to be replaced "
+                "(--overwrite)"
             )
     if fine_tunes:
         check_output_folder(out / _CHECKPOINT, overwrite, name="--out")
@@ -166,26 +164,13 @@ def _read_tables(
 
 
 def _fine_tune(
-    texts: Any,
-    labels: Any,
-    out: Path,
-    overwrite: bool,
-    settings: dict[str, Any],
-    console: Console,
+    texts: Any, labels: Any, out: Path, overwrite: bool, settings: dict[str, Any], console: Console
 ) -> str:
     """Fine-tune all-MiniLM-L6-v2 and return the folder of the checkpoint."""
     start = time.perf_counter()
     console.say(f"Fine-tuning all-MiniLM-L6-v2, a small encoder, on {len(texts)} texts ...")
-    folder = finetune_text_classifier(
-        minilm_folder(),
-        texts,
-        labels,
-        out / _CHECKPOINT,
-        random_state=0,
-        overwrite=overwrite,
-        verbose=console.verbose,
-        **settings,
-    )
+    options = {"random_state": 0, "overwrite": overwrite, "verbose": console.verbose, **settings}
+    folder = finetune_text_classifier(minilm_folder(), texts, labels, out / _CHECKPOINT, **options)
     console.say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
     return str(folder)
 
@@ -217,14 +202,14 @@ def repair(
     return adapter, vectors
 
 
-def similarity(vectors: Vectors) -> Similarity:
+def similarity(vectors: Vectors) -> PairFigures:
     """Evaluate vectors of the graded pairs."""
     queries, sentences, scores = load_similarity_pairs()
     first, second = (side.astype(np.float64) for side in vectors)
     cosines = cosine_similarity(first, second)
     asked = np.flatnonzero(scores >= _PARAPHRASE)
     row = cosines[queries.index(_QUERY)]
-    return Similarity(
+    return PairFigures(
         similarity_correlation(first, second, scores),
         int((cosines[asked].argmax(axis=1) == asked).sum()),
         len(asked),
@@ -239,7 +224,7 @@ def chosen_adapters(head: LinearHead, every: bool) -> dict[str, Any]:
 
 
 def story(
-    comparison: Comparison, found: dict[str, Similarity], checkpoint: str, of_pairs: bool
+    comparison: Comparison, found: dict[str, PairFigures], checkpoint: str, of_pairs: bool
 ) -> str:
     """Say what is wrong with the vectors, and show similarity and search before and after."""
     rows = _rows(comparison, comparison.uses[0])
@@ -272,7 +257,7 @@ def story(
     return "\n\n".join([*texts, _wrapped(_advice(found))])
 
 
-def _search(found: dict[str, Similarity]) -> str:
+def _search(found: dict[str, PairFigures]) -> str:
     """List the sentences nearest to one of the pairs, before and after the repair."""
     answer = dict(zip(*load_similarity_pairs()[:2], strict=True))[_QUERY]
     lines = [f"Search: sentences nearest to “{_QUERY}” (* its paraphrase)"]
@@ -283,7 +268,7 @@ def _search(found: dict[str, Similarity]) -> str:
     return "\n".join(lines)
 
 
-def _advice(found: dict[str, Similarity]) -> str:
+def _advice(found: dict[str, PairFigures]) -> str:
     if _BEFORE not in found:
         return (
             "The encoder before fine-tuning is usually better still at similarity: compare with it "

@@ -1,12 +1,11 @@
-"""Implementation of ``isoadapt merge`` and ``isoadapt export``."""
+"""Implementation of ``isoadapt export`` and ``isoadapt check``."""
 
 from pathlib import Path
 from typing import Any
 
 from sklearn.pipeline import Pipeline
 
-from isoadapt._utils.messages import choices
-from isoadapt.cli._options import Console, WrongUsage, recorded_length, recorded_model
+from isoadapt.cli._options import Console, recorded_length, recorded_model
 from isoadapt.encoders._identity import describe_vectors
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.interop import (
@@ -20,8 +19,6 @@ from isoadapt.interop._loaders import check_loader, read_reference
 from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._sentence_transformer import export_encoder
 
-_POOLINGS = ("auto", "head_input", "cls", "mean", "max")
-
 
 def export(
     folder: Path,
@@ -34,8 +31,6 @@ def export(
     console: Console,
 ) -> None:
     """Write an adapter and its encoder as one folder, and print how to load it."""
-    if pooling not in _POOLINGS:
-        raise WrongUsage(f"--pooling {pooling!r} is unknown; {choices(pooling, _POOLINGS)}")
     with console.notes():
         adapter, origin = load_adapter(folder), provenance(read_config(folder))
         source, parts = recorded_model(model, origin["base_model"]), take_apart(adapter)
@@ -82,11 +77,12 @@ def check(folder: Path, console: Console) -> bool:
     return right
 
 
-def merge(folder: Path, model: Path, out: Path, overwrite: bool, console: Console) -> None:
+def merge(folder: Path, model: Path | None, out: Path, overwrite: bool, console: Console) -> None:
     """Merge an affine adapter into a checkpoint, and print how to load the result."""
     with console.notes():
         adapter = load_adapter(folder)
-        merge_into_checkpoint(adapter, model, out, overwrite=overwrite)
+        source = recorded_model(model, provenance(read_config(folder))["base_model"])
+        merge_into_checkpoint(adapter, source, out, overwrite=overwrite)
     own = take_apart(adapter).last_head() is not None
     head = "the checkpoint's, because the adapter has none; predictions may change"
     if own:
@@ -94,5 +90,5 @@ def merge(folder: Path, model: Path, out: Path, overwrite: bool, console: Consol
     console.show(
         f"Merged: {out}\nIts head is {head}.\nLoad it with transformers: "
         f"AutoModelForSequenceClassification.from_pretrained({str(out)!r})",
-        {"checkpoint": str(out), "head": "adapter" if own else "checkpoint"},
+        {"model": str(out), "head": "adapter" if own else "checkpoint"},
     )

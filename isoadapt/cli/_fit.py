@@ -17,10 +17,10 @@ from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES, NEED_TEACHER
 from isoadapt.cli._options import (
+    TITLES,
     Console,
     Source,
     WrongUsage,
-    check_several_rows,
     data_to_record,
     read_rows,
     read_settings,
@@ -52,21 +52,12 @@ def fit(
     with console.notes():
         check_output_folder(out, overwrite, content=ADAPTER, name="--out")
         X, y = read_rows(source, verbose=console.verbose)
-        check_several_rows(X, source.path)
         if source.model is not None and not sets_head:
             encoder = TransformerEncoder(source.model, pooling=source.pooling)
             labels = None if adapter._needs_teacher else y
             adapter._take_checkpoint_head(lambda: encoder.head(labels), labels)
-    if source.separately and y is None and adapter._needs_y():
-        raise WrongUsage(
-            f"{type(adapter).__name__} needs labels, but with --separately the labels are those of "
-            f"pairs, not of texts: name one column with --text{_without_head(adapter)}"
-        )
     if y is None and adapter._needs_y():
-        raise WrongUsage(
-            f"{type(adapter).__name__} needs labels, and {source.path} has none: name their column "
-            f"with --label, or their file with --labels{_without_labels(adapter, source)}"
-        )
+        raise WrongUsage(_ask_for_labels(adapter, source))
     console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
     with console.notes():
         adapter.fit(X, y)
@@ -126,17 +117,17 @@ def _check_teacher(name: str, source: Source) -> None:
         raise WrongUsage(f"{given} for {', '.join(NEED_TEACHER)}, not for {name}")
 
 
-def _without_labels(adapter: BaseAdapter, source: Source) -> str:
-    """Return the advice to fit with the head of a checkpoint, or without one, if that is enough."""
+def _ask_for_labels(adapter: BaseAdapter, source: Source) -> str:
+    """Say that an adapter needs labels, and the ways out."""
+    lack = f"{source.path} has none: name their column with --label, or their file with --labels"
+    if source.separately:
+        lack = "those of --separately are of pairs, not of texts: name one column with --text"
+    way_out = ""
     if isinstance(adapter, LogitPreservingWhitening) and source.model is None:
-        return ", or name the classifier with --model, whose head needs no labels"
-    return _without_head(adapter)
-
-
-def _without_head(adapter: BaseAdapter) -> str:
-    """Return the advice to fit without a head, if the adapter can be fitted so."""
-    headless = None in adapter._parameter_constraints["head"]
-    return ", or fit without a head by --set head=None" if headless else ""
+        way_out = ", or name the classifier with --model, whose head needs no labels"
+    elif None in adapter._parameter_constraints["head"]:
+        way_out = ", or fit without a head by --set head=None"
+    return f"{type(adapter).__name__} needs labels, and {lack}{way_out}"
 
 
 def _judge(
@@ -202,10 +193,9 @@ def _result(adapter: BaseAdapter) -> str:
 
 
 def _table(metrics: dict[str, dict[str, float]]) -> str:
-    names = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
     rows = [("", "before", "after")]
     for key, value in metrics["after"].items():
         before = metrics["before"].get(key)
         shown = "" if before is None else f"{before:.4g}"
-        rows.append((names.get(key, key), shown, f"{value:.4g}"))
+        rows.append((TITLES.get(key, key), shown, f"{value:.4g}"))
     return aligned_table(rows, at_least=(16, 9, 9))

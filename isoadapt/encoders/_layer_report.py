@@ -14,7 +14,6 @@ from sklearn.utils import check_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
-from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, warn
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._batching import (
@@ -123,14 +122,10 @@ class LayerReport(Sequence[LayerFigures]):
         -------
         pandas.DataFrame
             Table with one row for each layer and the number of the layer as index.
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
         """
-        pandas = import_optional("pandas", feature="LayerReport.to_frame", extra="data")
-        return pandas.DataFrame([asdict(figures) for figures in self]).set_index("layer")
+        import pandas as pd
+
+        return pd.DataFrame([asdict(figures) for figures in self]).set_index("layer")
 
     def __str__(self) -> str:
         cells = [[title for title, _ in _COLUMNS.values()]]

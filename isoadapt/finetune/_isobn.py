@@ -139,10 +139,7 @@ class IsoBNLayer(nn.Module):
 
 
 def add_isobn(
-    model: Any,
-    beta: float | None = None,
-    eps: float | None = None,
-    momentum: float | None = None,
+    model: Any, beta: float | None = None, eps: float | None = None, momentum: float | None = None
 ) -> Any:
     """Put an :class:`IsoBNLayer` before the last linear layer of a classifier.
 

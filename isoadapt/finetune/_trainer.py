@@ -367,7 +367,7 @@ class IsotropyTrainer(Trainer):
             return
         warn(
             f"{resume_from_checkpoint} holds no {STATE_FILE}, so IsotropyTrainer did not write it: "
-            "moving means and the scale of a penalty restart from their initial values",
+            "moving means and the scale of a penalty restart from their initial values"
         )
 
 

@@ -1,8 +1,9 @@
 """Scorers for searches: of isotropy, and of how well rows serve similarity and search."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -70,11 +71,11 @@ def make_isotropy_scorer(
     Raises
     ------
     TypeError
-        If `metric` is neither a name nor callable, or does not take `kwargs`. When scoring, if
-        the estimator has no ``transform``.
+        If the metric does not take `kwargs`. When scoring, if the estimator has no ``transform``.
     ValueError
-        If no metric has this name. When scoring, if the metric raises it, for example because
-        the transformed rows are too few or constant; a search then uses its ``error_score``.
+        If `metric` is neither such a name nor callable. When scoring, if the metric raises it, for
+        example because the transformed rows are too few or constant; a search then uses its
+        ``error_score``.
 
     Notes
     -----
@@ -97,49 +98,37 @@ def make_isotropy_scorer(
     0.99
     """
     function = _find_metric(metric)
-    if _is_known(function):
-        _check_kwargs(function, kwargs)
+    if function in _BY_NAME.values():
+        inspect.signature(function).bind(None, **kwargs)  # raises TypeError for unknown ones
     if greater_is_better is None:
-        greater_is_better = _default_greater_is_better(function)
-    return _IsotropyScorer(function, kwargs, greater_is_better)
+        greater_is_better = function not in _FALLING
+    shown = [repr(metric) if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))]
+    shown += [f"{name}={value!r}" for name, value in kwargs.items()]
+    sign = 1 if greater_is_better else -1
+    score = partial(_isotropy, metric=function, sign=sign, options=kwargs)
+    return _Scorer(score, f"make_isotropy_scorer({', '.join(shown)})")
 
 
-def _is_known(metric: Callable[..., float]) -> bool:
-    return _BY_NAME.get(getattr(metric, "__name__", "")) is metric
-
-
-def _default_greater_is_better(metric: Callable[..., float]) -> bool:
-    return not any(metric is each for each in _FALLING)
-
-
+@dataclass(frozen=True, eq=False)
 class _Scorer:
-    """A scorer that does not use sample weights."""
+    """A score of what an estimator transforms, which does not use labels or sample weights."""
+
+    score: Callable[..., float]  # of a function that transforms, and of X
+    name: str
+
+    def __call__(self, estimator: Any, X: Any = None, y: Any = None) -> float:
+        return float(self.score(partial(_transformed, estimator), X))
+
+    def __repr__(self) -> str:
+        return self.name
 
     def _accept_sample_weight(self) -> bool:
         """Whether sample weights are used; scikit-learn asks every scorer of a dict."""
         return False
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _IsotropyScorer(_Scorer):
-    """Scorer that `make_isotropy_scorer` returns."""
-
-    metric: Callable[..., float]
-    kwargs: dict[str, Any]
-    greater_is_better: bool
-
-    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
-        score = float(self.metric(_transformed(estimator, X), **self.kwargs))
-        return score if self.greater_is_better else -score
-
-    def __repr__(self) -> str:
-        known = _is_known(self.metric)
-        name = getattr(self.metric, "__name__", repr(self.metric))
-        shown = [repr(name) if known else name]
-        if self.greater_is_better != _default_greater_is_better(self.metric):
-            shown.append(f"greater_is_better={self.greater_is_better}")
-        shown += [f"{key}={value!r}" for key, value in self.kwargs.items()]
-        return f"make_isotropy_scorer({', '.join(shown)})"
+def _isotropy(transform: Any, X: Any, *, metric: Any, sign: int, options: Any) -> float:
+    return sign * metric(transform(X), **options)
 
 
 def _find_metric(metric: str | Callable[..., Any]) -> Callable[..., float]:
@@ -147,25 +136,12 @@ def _find_metric(metric: str | Callable[..., Any]) -> Callable[..., float]:
         return hubness
     if callable(metric):
         return metric
-    if not isinstance(metric, str):
-        raise TypeError(
-            f"metric={metric!r} ({type(metric).__name__}) is not a metric: pass one of "
-            f"{', '.join(map(repr, _BY_NAME))}, or a callable that takes a matrix"
-        )
     if metric not in _BY_NAME:
         raise ValueError(
-            f"metric={metric!r} is unknown: use one of {', '.join(map(repr, _BY_NAME))}, or pass a "
-            "callable that takes a matrix"
+            f"metric={metric!r} is not a metric: use one of {', '.join(map(repr, _BY_NAME))}, or "
+            "pass a callable that takes a matrix"
         )
     return _BY_NAME[metric]
-
-
-def _check_kwargs(metric: Callable[..., float], kwargs: Mapping[str, Any]) -> None:
-    admitted = list(inspect.signature(metric).parameters)[1:]
-    unknown = sorted(kwargs.keys() - set(admitted))
-    if unknown:
-        takes = ", ".join(admitted) or "no parameters"
-        raise TypeError(f"{metric.__name__} does not take {', '.join(unknown)}: it takes {takes}")
 
 
 def _transformed(estimator: Any, X: Any) -> ArrayLike:
@@ -214,7 +190,12 @@ def make_similarity_scorer(A: Any, B: Any, scores: ArrayLike) -> Callable[..., f
     >>> scorer(Whitening().fit(A)) > 0.5
     True
     """
-    return _SimilarityScorer(A, B, scores)
+    name = f"make_similarity_scorer({len(A)} pairs)"
+    return _Scorer(partial(_similarity, A=A, B=B, scores=scores), name)
+
+
+def _similarity(transform: Any, X: Any, *, A: Any, B: Any, scores: ArrayLike) -> float:
+    return metrics.similarity_correlation(transform(A), transform(B), scores)
 
 
 def make_retrieval_scorer(
@@ -264,7 +245,24 @@ def make_retrieval_scorer(
     """
     if measure not in _MEASURES:
         raise ValueError(f"measure={measure!r} must be one of {', '.join(map(repr, _MEASURES))}")
-    return _RetrievalScorer(queries, documents, relevant, measure, k, metric)
+    sets = {"queries": queries, "documents": documents, "relevant": relevant}
+    name = f"make_retrieval_scorer({len(queries)} queries, measure={measure!r}, k={k})"
+    return _Scorer(partial(_retrieval, **sets, measure=measure, k=k, metric=metric), name)
+
+
+def _retrieval(
+    transform: Any,
+    X: Any,
+    *,
+    queries: Any,
+    documents: Any,
+    relevant: Sequence[Any],
+    measure: str,
+    k: int,
+    metric: str,
+) -> float:
+    found = transform(queries), transform(documents)
+    return getattr(metrics.retrieval_report(*found, relevant, k, metric=metric), measure)
 
 
 def make_overlap_scorer(k: int = 10, *, metric: str = "cosine") -> Callable[..., float]:
@@ -294,62 +292,8 @@ def make_overlap_scorer(k: int = 10, *, metric: str = "cosine") -> Callable[...,
     >>> scorer(Whitening(strength=0.1).fit(X), X) > scorer(Whitening().fit(X), X)
     True
     """
-    return _OverlapScorer(k, metric)
+    return _Scorer(partial(_overlap, k=k, metric=metric), f"make_overlap_scorer(k={k})")
 
 
-@dataclass(frozen=True, eq=False)
-class _SimilarityScorer(_Scorer):
-    """Result of `make_similarity_scorer`."""
-
-    A: Any
-    B: Any
-    scores: Any
-
-    def __call__(self, estimator: Any, X: Any = None, y: Any = None) -> float:
-        first, second = (_transformed(estimator, part) for part in (self.A, self.B))
-        return metrics.similarity_correlation(first, second, self.scores)
-
-    def __repr__(self) -> str:
-        return f"make_similarity_scorer({len(self.A)} pairs)"
-
-
-@dataclass(frozen=True, eq=False)
-class _RetrievalScorer(_Scorer):
-    """Result of `make_retrieval_scorer`."""
-
-    queries: Any
-    documents: Any
-    relevant: Any
-    measure: str
-    k: int
-    metric: str
-
-    def __call__(self, estimator: Any, X: Any = None, y: Any = None) -> float:
-        queries, documents = (
-            _transformed(estimator, part) for part in (self.queries, self.documents)
-        )
-        report = metrics.retrieval_report(
-            queries, documents, self.relevant, self.k, metric=self.metric
-        )
-        return getattr(report, self.measure)
-
-    def __repr__(self) -> str:
-        return (
-            f"make_retrieval_scorer({len(self.queries)} queries, {len(self.documents)} documents, "
-            f"measure={self.measure!r}, k={self.k}, metric={self.metric!r})"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _OverlapScorer(_Scorer):
-    """Result of `make_overlap_scorer`."""
-
-    k: int
-    metric: str
-
-    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
-        after = _transformed(estimator, X)
-        return metrics.neighbour_overlap(X, after, self.k, metric=self.metric)
-
-    def __repr__(self) -> str:
-        return f"make_overlap_scorer(k={self.k}, metric={self.metric!r})"
+def _overlap(transform: Any, X: Any, *, k: int, metric: str) -> float:
+    return metrics.neighbour_overlap(X, transform(X), k, metric=metric)

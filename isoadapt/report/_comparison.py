@@ -7,7 +7,7 @@ import numpy as np
 
 from isoadapt._utils.messages import choices
 from isoadapt.model_selection import Comparison
-from isoadapt.model_selection._compare._table import is_credited, is_explained, is_worse
+from isoadapt.model_selection._compare._verdict import is_credited, is_explained, is_worse
 from isoadapt.report._display import COLOURS, Display, ink, legend_beside, literal
 
 _INTERVALS = {"score": ("ci_low", "ci_high"), "difference": ("difference_low", "difference_high")}
@@ -110,8 +110,7 @@ class ComparisonDisplay(Display):
             value = 0.0
         if row["kind"] == "baseline":
             axes.axvline(value, color=ink(axes), linewidth=0.9, linestyle="--", zorder=1)
-        # A percentile interval need not contain the estimate itself.
-        reach = np.clip([[value - row[low]], [row[high] - value]], 0, None)
+        reach = np.array([[value - row[low]], [row[high] - value]])
         _, marker, given, filled = _STYLES[_finding(row)]
         colour = given if isinstance(given, str) else ink(axes, given)
         look = {"color": colour, "mfc": colour if filled else axes.get_facecolor()}

@@ -16,7 +16,7 @@ from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import html_paragraphs
 from isoadapt.metrics import IsotropyReport
 from isoadapt.model_selection import Comparison
-from isoadapt.model_selection._compare._comparison import _use_table
+from isoadapt.model_selection._compare._comparison import use_table
 from isoadapt.report._comparison import ComparisonDisplay
 from isoadapt.report._embedding_map import EmbeddingMapDisplay
 
@@ -144,7 +144,7 @@ def _tooltips(display: Any, texts: Sequence[Any] | None) -> dict[Any, list[str]]
         tips |= {line: [label] for line in np.ravel(lines)}
     if isinstance(display, ComparisonDisplay):
         for use in display.uses:
-            _, header, cells = _use_table(display.comparison._rows_of(use))
+            _, header, cells = use_table(display.comparison._rows_of(use))
             for name, *figures in cells:
                 shown = ", ".join(map(" ".join, zip(header[1:], figures, strict=True)))
                 drawn = display.containers_[use, name].get_children()

@@ -24,11 +24,9 @@ COMMANDS = dict(typer.main.get_command(cli.app).commands)
 KEYS = {
     "audit": {"isoscore", "truncation", "vectors", "references", "next_steps"},
     "compare": {"protocol", "rows", "verdict", "notes"},
-    "report": {},  # see test_compare.py
     "finetune": {"checkpoint", "dev"},
     "fit": {"adapter", "method", "rows", "evaluated_on", "before", "after"},
     "transform": {"file", "n_samples", "n_features", "dtype"},
-    "merge": {"checkpoint", "head"},
     "export": {"model", "classifies"},
     "check": {"vectors_version", "as_exported", "loaders"},
     "demo": {},  # see test_demo.py

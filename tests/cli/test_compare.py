@@ -94,7 +94,7 @@ def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(file
 def test_the_page_has_the_figures_of_compare_and_audit(files, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(Comparison, "credited", lambda *_: ["Whitening"])  # which has a map
-    completed = succeed("report", *BOTH, "--out", "new/report.html", "--json")
+    completed = succeed("compare", *BOTH, "--html", "new/report.html", "--json")
     assert "Report: new/report.html" in completed.stderr
     page = (files / "new" / "report.html").read_text("utf-8")
     shown = json.loads(completed.stdout)
@@ -122,7 +122,7 @@ def test_what_the_page_of_a_regression_is_given(files, monkeypatch):
     texts = texts_and_labels("dev.tsv")[0]
     write("b.tsv", np.arange(95) % 3 + 0.5, [*texts, *TEXTS[:5]])
     line = ["a.tsv", "--test", "b.tsv", "--model", "model", *ALONE[3:]]
-    succeed("report", *line, "--out", "report.html", "--with-texts")
+    succeed("compare", *line, "--html", "report.html", "--with-texts")
     assert sorted(given["texts"]) == sorted(texts)  # without those that are fitted to
     assert given["comparison"].uses[0] == "regress"
     assert not given["report"].to_dict().get("labels")

@@ -145,7 +145,7 @@ def test_the_sentences_follow_from_the_figures(before, ev1, of_pairs, expected, 
     row |= {"n_predictions": 90, "changed_predictions": 3}
     rows = [row | {"adapter": name} for name in ("no adapter", "LogitPreservingWhitening")]
     values = {RAW: 0.3, ADAPTED: 0.7} | ({} if before is None else {BEFORE: before})
-    found = {name: _demo.Similarity(value, 7, 34, [(0.5, "A.")]) for name, value in values.items()}
+    found = {name: _demo.PairFigures(value, 7, 34, [(0.5, "A.")]) for name, value in values.items()}
     text = _demo.story(Comparison(rows, "", {}, []), found, "m", of_pairs).replace("\n", " ")
     for part in (*expected, "0.300", "0.700", "7 of 34", f"{ev1:.0%}", "changes 3 of 90"):
         assert part in text

@@ -77,14 +77,17 @@ def test_texts_of_pairs_are_embedded_separately(files):
 
 
 def test_the_merged_checkpoint_predicts_like_the_adapter(files):
-    completed = succeed("merge", "my-adapter", "my-model", "merged")
+    line = ["export", "my-adapter", "--merge", "--out", "merged"]
+    completed = succeed(*line)
     assert "AutoModelForSequenceClassification.from_pretrained('merged')" in completed.stdout
     encoder, head = load_checkpoint("merged")
     embeddings = encoder.transform(texts_and_labels()[0])
     expected = load_adapter("my-adapter").predict_proba(embeddings)
     np.testing.assert_allclose(head.predict_proba(embeddings), expected, atol=1e-4)
-    refuse("not empty", "merge", "my-adapter", "my-model", "merged")
-    arguments = ["my-model", "merged", "--overwrite", "--json"]
-    assert json.loads(succeed("merge", "my-adapter", *arguments).stdout)["head"] == "adapter"
+    refuse("not empty", *line)
+    arguments = ["--model", "my-model", "--overwrite", "--json"]
+    found = json.loads(succeed(*line, *arguments).stdout)
+    assert found == {"model": "merged", "head": "adapter"}
     save_adapter(Whitening().fit(embeddings), "bare")
-    assert json.loads(succeed("merge", "bare", *arguments).stdout)["head"] == "checkpoint"
+    bare = succeed("export", "bare", *line[2:], *arguments)
+    assert json.loads(bare.stdout)["head"] == "checkpoint"

@@ -97,7 +97,8 @@ class TestTexts:
         save_pair(model, make_tokenizer(), files / "other")
         other = ["texts.tsv", "out.npy", "--model", "other"]
         refuse("of another checkpoint .* than '.*other'", "transform", "my-adapter", *other)
-        refuse("another checkpoint", "merge", "my-adapter", "other", "merged")
+        merge = ["--merge", "--model", "other", "--out", "merged"]
+        refuse("another checkpoint", "export", "my-adapter", *merge)
         np.save("E.npy", TransformerEncoder("my-model").transform(texts_and_labels()[0]))
         save_adapter(Whitening(shrinkage=0.1).fit(np.load("E.npy")), "bare")
         succeed("transform", "bare", *other)

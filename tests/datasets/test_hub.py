@@ -74,12 +74,12 @@ def test_labels_are_integers_or_floats_or_names(rows):
     ("columns", "names", "options", "message"),
     [
         (PAIRS | {"third": ["e", "f"]}, None, {}, "text="),
-        (PAIRS, None, {"text": "sentence"}, "'sentence' is not a column"),
+        (PAIRS, None, {"text": "sentence"}, "'sentence'.*'sentence1', 'sentence2'"),
         (PAIRS | {"label": [-1, -1]}, None, {}, "in 2 of 2 rows"),
         (PAIRS | {"label": [-1, 1]}, ["no", "yes"], {}, "in 1 of 2 rows"),
-        (PAIRS | {"label": [None, None]}, None, {}, "the label None"),
-        (PAIRS | {"label": [[1], [2]]}, None, {}, r"the label \[1\]"),
-        (PAIRS | {"label": [1.0, np.inf]}, None, {}, "the label inf in row 1"),
+        (PAIRS | {"label": [None, None]}, None, {}, "row 0: column 'label' is empty"),
+        (PAIRS | {"label": [[1], [2]]}, None, {}, r"row 0: column 'label' holds"),
+        (PAIRS | {"label": [1.0, np.inf]}, None, {}, "row 1: column 'label' is not finite"),
     ],
 )
 def test_columns_and_labels_that_cannot_be(columns, names, options, message, rows):

@@ -39,7 +39,7 @@ class TestNpy:
             ("X", np.array([[1.0, np.nan]] * 4), "NaN or infinite"),
             ("X", np.array([[Bomb()]] * 4), "not an array of numbers"),
             ("y", np.zeros(3), r"shape \(3,\), but there are 4 rows"),
-            ("y", np.array([1, 0, np.nan, 1]), "label nan in row 2"),
+            ("y", np.array([1, 0, np.nan, 1]), "NaN .*first in row 2"),
         ],
     )
     def test_what_is_no_matrix_or_no_labels(self, name, array, message, tmp_path):
@@ -118,7 +118,7 @@ class TestParquet:
             ({"e": [*X[:3], None]}, {}, "'e' contains NaN or None .*first in row 3"),
             ({"a": list(X), "b": list(-X)}, {}, "'a', 'b'.*--text a"),
             ({"f": X[:, 0]}, {"features": ["f", "g"]}, r"\['g'\]"),
-            ({"f": X[:, 0], "label": ["a", None, "b", "b"]}, {}, "'label' has empty cells"),
+            ({"f": X[:, 0], "label": ["a", None, "b", "b"]}, {}, "row 2: column 'label' is empty"),
             ({"f": X[:, 0], "label": [{"a": 1}] * 4}, {}, "column 'label' holds"),
         ],
     )

@@ -10,6 +10,7 @@ import lzma
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
 
@@ -52,7 +53,7 @@ OBJECTS = '{"sentence": "", "label": true}\n{"sentence": 3, "label": 0}'
         ("a.csv", COLUMNS, {"text": ("question", "answer")}, [("q", "a")], None),
         ("a.csv", "text,sentence\nx,One.\n", {}, ["One."], None),
         ("a.csv", "label,review\n1,fine\n", {"label": None}, ["fine"], None),
-        ("a.csv", 'label, "sentence"\nx, "a"\n', {}, ["a"], ["x"]),
+        ("a.csv", "Text,LABEL\n 123 ,NA\n4.50,null\n", {}, [" 123 ", "4.50"], ["NA", "null"]),
         ("a.jsonl", OBJECTS, {}, ["", "3"], [1, 0]),
         (
             "a.txt",
@@ -77,38 +78,55 @@ def test_labels_are_integers_or_floats_or_names(tmp_path):
         (["1", "good"], ["1", "good"]),
         (["01", "1"], ["01", "1"]),
         (["1_0", "10"], ["1_0", "10"]),
+        (["1e3", "1000", "2"], ["1e3", "1000", "2"]),  # names: as numbers, two are one
+        (["1.1", "1.10"], ["1.1", "1.10"]),
+        ([str(2**53), str(2**53 + 1)], [2**53, 2**53 + 1]),
+        ([f"{2**64}", f"{2**64 + 1}"], [f"{2**64}", f"{2**64 + 1}"]),
     ):
         _, labels = load_table(write(tmp_path, "a.tsv", with_labels(*written)))
         assert labels.tolist() == expected
         assert labels.dtype == np.array(expected).dtype
 
 
+KINDS = '{"text": "a", "label": "1"}\n{"text": "b", "label": true}\n'
 SEMICOLONS = 'sentence;label\n"a, b";1\n'
 
 
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        ("a.tsv", "", {}, "is empty"),
-        ("a.tsv", labelled(), {}, "header line only"),
-        ("a.tsv", labelled("a\t1", "b"), {}, "line 3: 1 fields"),
-        ("a.csv", 'sentence,label\n"a\nb",1\nc,1,2\n', {}, "line 4: 3 fields"),
-        ("a.csv", 'sentence,label\n"a,1\n', {}, "line 2: .*quotation marks"),
-        ("a.tsv", b"sentence\tlabel\na\t1\n\xe9t\xe9\t0\n", {}, "line 3: byte 0xe9 is not UTF-8"),
-        ("a.tsv", labelled("a\t1", "b\0\t1"), {}, "line 3: byte 0x00"),
-        ("a.tsv", with_labels("1", " "), {}, "line 3: the label is empty"),
-        ("a.tsv", with_labels("1", "nan"), {}, "line 3: the label 'nan'"),
-        ("a.tsv", "x\ty\tlabel\na\tb\t1\n", {}, "text="),
-        ("a.tsv", "x\tx\na\tb\n", {}, "two columns named 'x'"),
-        ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "line 4: column 'sentence' is empty"),
-        ("a.csv", SEMICOLONS, {}, "semicolon"),
-        ("a.csv.gz", gzip.compress(b"sentence\n" + b"abc" * 99, mtime=0)[:-9], {}, "decompressed"),
+        ("a.txt", "\n \n", {}, "a.txt cannot be read.*No columns"),
+        ("a.jsonl", " \n", {}, "holds no rows"),
+        ("a.tsv", labelled(), {}, "holds no rows"),
+        ("a.tsv", labelled("a\t1", "b"), {}, "line 3: column 'label' is empty"),
+        ("a.csv", "sentence,label\na,1\nc,1,2\n", {}, "line 3, saw 3.*separators"),
+        ("a.csv", 'sentence,label\n"a,1\n', {}, "row 1.*quotation marks"),
+        ("a.tsv", b"sentence\tlabel\na\t1\n\xe9t\xe9\t0\n", {}, "line 3: .*not in UTF-8"),
+        ("a.tsv", with_labels("1", " "), {}, "line 3: column 'label' is empty"),
+        ("a.tsv", with_labels("1", "nan"), {}, "line 3: column 'label' is not finite"),
+        ("a.tsv", "x\ty\tlabel\na\tb\t1\n", {}, "text=None.*'x', 'y'"),
+        ("a.tsv", "x\tx\na\tb\n", {"text": "x"}, "text='x'.*'x', 'x'"),
+        (
+            "a.tsv",
+            labelled("a\t1"),
+            {"label": "kind"},
+            "'kind' is not a column.*'sentence', 'label'",
+        ),
+        ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "row 4: column 'sentence' is empty"),
+        ("a.csv", SEMICOLONS, {}, "separator ';'"),
+        ("a.csv.gz", gzip.compress(b"sentence\n" + b"abc" * 99, mtime=0)[:-9], {}, "compress"),
         ("a.jsonl", '{"sentence": "a"}\n\n{"sentence"\n', {}, "line 3: not a JSON object"),
-        ("a.jsonl", '{"sentence": "a", "label": 1}\n{"sentence": "b"}', {}, "line 2: the label"),
-        ("a.parquet", b"no parquet", {}, "not a valid Parquet file"),
-        ("a.parquet", {"text": [b"cat", b"caf\xe9"]}, {}, "row 2: column 'text' .*position 3"),
+        (
+            "a.jsonl",
+            '{"sentence": "a", "label": 1}\n{"sentence": "b"}',
+            {},
+            "line 2: column 'label'",
+        ),
+        ("a.jsonl", KINDS, {}, "strings and numbers"),
+        ("a.parquet", b"no parquet", {}, "a.parquet.*not a parquet file"),
+        ("a.parquet", {"text": [b"cat", b"caf\xe9"]}, {}, "row 2: column 'text' .*not in UTF-8"),
         ("a.parquet", {"text": ["cat", None]}, {}, "row 2: column 'text' is empty"),
-        ("a.parquet", {"text": [["a"], ["b"]]}, {}, "column 'text' holds a list"),
+        ("a.parquet", {"text": [["a"], ["b"]]}, {}, "column 'text' holds "),
     ],
 )
 def test_what_is_wrong_and_where(tmp_path, name, content, options, message):
@@ -129,11 +147,8 @@ def test_csv_gives_back_what_was_written(tmp_path_factory, rows):
 
 
 def zipped(data):
-    """An archive as macOS makes it, with entries that are no table."""
     with zipfile.ZipFile(file := io.BytesIO(), "w") as archive:
-        for entry in ("data/", "data/.DS_Store", "__MACOSX/", "__MACOSX/data/._t"):
-            archive.writestr(entry, b"\0")
-        archive.writestr("data/t", data)
+        archive.writestr("t", data)
     return file.getvalue()
 
 
@@ -160,6 +175,34 @@ def test_formats_and_their_compressions(tmp_path):
         path = write(tmp_path, f"a.{kind}{packing}", pack(content.encode()))
         texts, labels = load_table(path)
         assert (texts, labels.tolist()) == (["a\u2028b", "ü; {}"], [1, 0]), path
+
+
+QUOTED_FRAMES = [
+    [('He said "hi", twice.', 1), ("plain", 0)],
+    [("two\nlines", 1), ("a\ttab", 0)],
+]
+
+
+def test_a_tsv_file_is_read_with_quoting_if_pandas_wrote_it(tmp_path):
+    for rows in QUOTED_FRAMES:
+        written = pd.DataFrame(rows, columns=["text", "label"]).to_csv(index=False, sep="\t")
+        for encoding in ("utf-8", "utf-16"):
+            path = write(tmp_path, "a.tsv", written.encode(encoding))
+            with pytest.warns(UserWarning, match="as pandas writes it"):
+                texts, labels = load_table(path)
+            assert list(zip(texts, labels.tolist(), strict=True)) == rows
+    for texts in (['"One.', 'Two."'], ['"All."', "b"], ['5" "disk"', '"a" b'], ['"a ""b""', "c"]):
+        path = write(tmp_path, "a.tsv", labelled(*(f"{text}\t1" for text in texts)))
+        assert load_table(path)[0] == texts  # as in GLUE
+
+
+def test_a_folder_of_parquet_files_is_a_table(tmp_path):
+    (tmp_path / "a.parquet").mkdir()
+    for part, text in enumerate("ab"):
+        write(tmp_path, f"a.parquet/part-{part}.parquet", {"text": [text], "label": [part]})
+    (tmp_path / "a.parquet" / "_SUCCESS").touch()
+    texts, labels = load_table(tmp_path / "a.parquet")
+    assert (texts, labels.tolist()) == (["a", "b"], [0, 1])
 
 
 def test_typed_columns_of_parquet(tmp_path):

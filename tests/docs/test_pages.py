@@ -13,7 +13,7 @@ import isoadapt
 from docs import picture
 from docs._ext import adapter_tables, api, drawing, results
 from isoadapt.adapters._registry import VARIANTS
-from isoadapt.model_selection._compare._paired_tests import corrected_t, sign_flip_p
+from isoadapt.model_selection._compare._paired_tests import clusters, corrected_t, mcnemar, mean
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,7 +90,7 @@ def p_of_folds(differences, rng):
     """p-value of 5 folds that are repeated 3 times."""
     folds = [np.array_split(rng.permutation(differences), 5) for _ in range(3)]
     means = np.array([fold.mean() for repeat in folds for fold in repeat])
-    return corrected_t(means, 0.25).p_value
+    return corrected_t(mean(means), 0.25).p_value
 
 
 def test_the_advised_numbers_of_rows_have_a_power_of_80_percent():
@@ -106,7 +106,8 @@ def test_the_advised_numbers_of_rows_have_a_power_of_80_percent():
             found = []
             for _ in range(150):  # the difference of the correctness of two classifiers
                 values = rng.choice([1.0, -1.0, 0.0], size=n, p=[better, share - better, 1 - share])
-                found.append(sign_flip_p(values, 0) if place < 3 else p_of_folds(values, rng))
+                of_rows = mcnemar(mean(values), clusters(np.arange(n)))
+                found.append(of_rows.p_value if place < 3 else p_of_folds(values, rng))
             assert 0.70 < np.mean(np.array(found) < 0.05) < 0.92, (points, place)
 
 

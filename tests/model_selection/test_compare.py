@@ -16,11 +16,22 @@ from sklearn.pipeline import make_pipeline
 
 from isoadapt import CosRegAdapter, IsotropyLayer, IStarAdapter, LinearHead, Whitening
 from isoadapt.metrics import isoscore, neighbour_overlap, similarity_correlation
-from isoadapt.model_selection import Comparison, compare_adapters
-from isoadapt.model_selection._compare._data import make_plan
-from isoadapt.model_selection._compare._measure import Data
-from isoadapt.model_selection._compare._methods import HEAD_REFIT, Method, make_methods, seeded
+from isoadapt.model_selection import (
+    Comparison,
+    Outliers,
+    Search,
+    Similarity,
+    compare_adapters,
+)
+from isoadapt.model_selection._compare._data import Data
+from isoadapt.model_selection._compare._methods import (
+    HEAD_REFIT,
+    ComparedMethod,
+    make_methods,
+    seeded,
+)
 from isoadapt.model_selection._compare._paired_tests import Effect
+from isoadapt.model_selection._compare._plan import make_plan
 from isoadapt.model_selection._compare._table import _hardest
 
 pytestmark = pytest.mark.usefixtures("fixed_penalties")
@@ -72,9 +83,8 @@ def make_pairs(n=80):
 
 RNG = np.random.default_rng(3)
 DOCUMENTS = RNG.normal(size=(40, D)) * [1, 1, 9, 1, 1, 1]
-QUERIES = DOCUMENTS[:20] + 0.3 * RNG.normal(size=(20, D))
-OTHERS = {"pairs": make_pairs(), "foreign": X[:30] - 4}
-OTHERS |= {"queries": QUERIES, "documents": DOCUMENTS, "relevant": range(20)}
+QUERIES = DOCUMENTS[:30] + 0.3 * RNG.normal(size=(30, D))
+USES = [Similarity(*make_pairs()), Search(QUERIES, DOCUMENTS, range(30)), Outliers(X[:30] - 4)]
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +96,13 @@ def plain(fixed_penalties):
 @pytest.fixture(scope="module")
 def judged_elsewhere(fixed_penalties):
     """All uses, judged on other rows."""
-    return compare_adapters(X, y, CLOSED, head=HEAD, **OTHERS, **TEST)
+    return compare_adapters(X, y, CLOSED, head=HEAD, uses=USES, **TEST)
 
 
 @pytest.fixture(scope="module")
 def crossed(fixed_penalties):
     """Rows judged by a cross-validation, with a use that is judged on each of its splits."""
-    return compare_adapters(X, y, "Whitening", foreign=X[:9] - 4, **CV | {"cv": HALVES})
+    return compare_adapters(X, y, "Whitening", uses=[Outliers(X[:9] - 4)], **CV | {"cv": HALVES})
 
 
 def outlier_score(splits, foreign):
@@ -218,7 +228,10 @@ class TestControls:
 
     def test_the_hardest_is_shown(self):
         """That with the greater p-value, or over which nothing is gained."""
-        refit, adapter = Effect(0.1, 0, 0, 0.02), Method("", None, "adapter", (HEAD_REFIT, "layer"))
+        refit, adapter = (
+            Effect(0.1, 0, 0, 0.02),
+            ComparedMethod("", None, "adapter", (HEAD_REFIT, "layer")),
+        )
         for gain, expected in ((0.2, HEAD_REFIT), (-0.1, "layer")):
             effects = {"layer": Effect(gain, 0, 0, 0.01), HEAD_REFIT: refit}
             tests = SimpleNamespace(difference=lambda _, name, effects=effects: effects[name])
@@ -308,21 +321,23 @@ class TestAdapters:
         ({"X_test": X_TEST[:, 1:], "y_test": Y_TEST}, "X_test has 5 features"),
         ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "labels .*none of which occurs in y"),
         ({"X_test": X[:20], "y_test": y[:20]}, "so 0 are left"),
-        ({"pairs": (["a"], ["b"], [1.0])}, "encoder="),
-        ({"queries": X}, "documents, relevant"),
-        ({"queries": X[:2], "documents": X, "relevant": [0, 99]}, r"relevant\[1\]=\[99\]"),
+        ({"uses": [Similarity(["a"], ["b"], [1.0])]}, "A holds 'a' in row 0.*embed texts first"),
+        ({"uses": [Similarity(X[:2], X[2:4], [1.0, 2.0])]}, "at least 3 pairs"),
+        ({"uses": [Search(X[:2], X, [0, 99])]}, r"relevant\[1\]=\[99\]"),
+        ({"uses": Outliers(X)}, "must be a list"),
+        ({"uses": [Outliers(X), Outliers(X)]}, "at most one each of"),
         ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "labels unknown"),
         ({"encoder_saw": True}, "X_test"),
         ({"cache": "folder"}, "random_state"),
         ({"groups": np.ones((45, 2))}, "groups has shape"),
-        ({"groups": np.repeat([0, 1, 2], 30)}, "cv=5 folds, but X has 3 different"),
-        ({"cv": 1}, "cv=1"),
-        ({"cv": [HALVES[0], (HALVES[0][0], HALVES[0][1] + 1)]}, "test rows of split 1"),
+        ({"groups": np.repeat([0, 1, 2], 30)}, "only 0 rows are judged|number of splits"),
+        ({"cv": 1}, "n_splits=1"),
+        ({"cv": [HALVES[0], (HALVES[0][0], HALVES[0][1] + 1)]}, "row numbers 0 to 89"),
         ({"cv": [(np.arange(46), np.arange(45, 90))]}, "both for training and for test"),
     ],
 )
 def test_wrong_data(options, word):
-    with pytest.raises(ValueError, match=word):
+    with pytest.raises((TypeError, ValueError), match=word):
         compare_adapters(X, y, "Whitening", **{"encoder_saw": False} | options)
 
 
@@ -346,15 +361,20 @@ class TestRows:
             assert found[name] == pytest.approx(expected[name])
         assert found["ci_low"] == pytest.approx(expected["ci_low"], abs=0.02)
 
-    def test_equal_foreign_rows_count_once_and_few_groups_are_too_few_for_an_interval(self):
-        options = {"foreign": np.repeat(X_TEST[:12] + 3, 5, axis=0)} | TEST
-        for n_groups in (9, 10):
+    def test_equal_foreign_rows_count_once_and_few_units_are_too_few_for_a_test(self):
+        """Accuracies have an exact test."""
+        options = {"uses": [Outliers(np.repeat(X_TEST[:12] + 3, 5, axis=0))]} | TEST
+        for n_groups in (17, 18):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 groups = np.arange(60) % n_groups
                 found = compare_adapters(X, y, "IsoBN", groups_test=groups, **options)
-            assert any("too narrow" in str(each.message) for each in caught) == (n_groups == 9)
-            assert row_of(found, "outliers", "IsoBN")["n_units"] == n_groups + 12
+            few = [str(each.message) for each in caught if "too few to test" in str(each.message)]
+            row = row_of(found, "outliers", "IsoBN")
+            assert row["n_units"] == n_groups + 12
+            assert np.isnan(row["p_value"]) == (len(few) == 2) == (n_groups == 17)
+            assert row["ci_low"] < row["score"] < row["ci_high"]
+            assert not np.isnan(row_of(found, "classify", "IsoBN")["p_value"])
 
 
 class TestFolds:
@@ -392,19 +412,19 @@ def test_pairs_of_one_text_are_one_unit():
     """In either place of a pair."""
     vectors = np.random.default_rng(5).normal(size=(60, D))
     left, right = np.r_[[0] * 10, 11:30], np.r_[1:11, 0, 31:49]
-    pairs = vectors[left], vectors[right], np.arange(29) % 6
-    found = compare_adapters(X, y, "Whitening", pairs=pairs, **TEST)
+    pairs = Similarity(vectors[left], vectors[right], np.arange(29) % 6)
+    found = compare_adapters(X, y, "Whitening", uses=[pairs], **TEST)
     assert row_of(found, "similarity")["n_units"] == 1 + 18
 
 
-@pytest.mark.filterwarnings("ignore:12 items in 7 clusters")
+@pytest.mark.filterwarnings("ignore:.*too few to test")
 def test_queries_of_the_same_documents_and_pairs_of_one_text_are_one_unit():
     documents = np.r_[X[:20], X[:5]]  # the last are copies
     queries = np.r_[X[:8], X[:4]] + 0.1
     relevant = [0, 1, [2, 3], [3, 2], 4, 5, {6}, 7, 10, 21, [22, 23], 19]
-    search = {"queries": queries, "documents": documents, "relevant": relevant}
-    pairs = np.tile(X[0], (20, 1)), X[1:21], np.arange(20) % 6
-    found = compare_adapters(X, y, "Whitening", pairs=pairs, **search, **TEST)
+    pairs = Similarity(np.tile(X[0], (20, 1)), X[1:21], np.arange(20) % 6)
+    uses = [pairs, Search(queries, documents, relevant)]
+    found = compare_adapters(X, y, "Whitening", uses=uses, **TEST)
     # 8 to 11 are of the vectors of 0 to 3; 3 and 10 are of the documents of 2, and 9 of 1
     assert row_of(found, "search")["n_units"] == 12 - 5
     row = row_of(found, "similarity")

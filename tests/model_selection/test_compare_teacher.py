@@ -5,13 +5,13 @@ import pytest
 
 from isoadapt import LinearHead, TeacherReadout
 from isoadapt.metrics import retrieval_report
-from isoadapt.model_selection import compare_adapters
+from isoadapt.model_selection import Outliers, Search, Similarity, compare_adapters
 from isoadapt.model_selection._compare._methods import make_methods
 
 pytestmark = pytest.mark.usefixtures("fixed_penalties")
 D, N_LAYERS, N_TEACHER = 5, 9, 7
 HEAD = LinearHead(np.eye(2, D), [0.0, 0.2], classes=[0, 1])
-SETS = {"X": 120, "X_test": 60, "pairs": 80, "queries": 30, "documents": 30, "foreign": 20}
+SETS = {"X": 120, "X_test": 60, "A": 80, "B": 80, "queries": 30, "documents": 30, "foreign": 20}
 
 
 def make_sets():
@@ -27,15 +27,13 @@ def make_sets():
         own = [meaning @ maps[0] * [20, 1, 1, 1, 1], np.tanh(meaning @ maps[1] / 3)]
         wide[name] = np.hstack(own) + 0.01 * rng.normal(size=(n, D + N_LAYERS))
         taught[name] = np.tanh(meaning @ maps[2] / 2)
-    score = np.einsum("nd,nd->n", *np.split(taught["pairs"], 2))
-    wide["pairs"] = (*np.split(wide["pairs"], 2), score)
-    taught["pairs"] = np.split(taught["pairs"], 2)
     return wide, taught
 
 
 WIDE, TAUGHT = make_sets()
+SCORES = np.einsum("nd,nd->n", TAUGHT["A"], TAUGHT["B"])
 LABELS = {"y": HEAD.predict(WIDE["X"][:, :D]), "y_test": HEAD.predict(WIDE["X_test"][:, :D])}
-OTHERS = {"relevant": range(30), "head": HEAD, "encoder_saw": True, "random_state": 0}
+OTHERS = {"head": HEAD, "encoder_saw": True, "random_state": 0}
 
 
 IN_HEAD = "TeacherReadout(space='head')"
@@ -43,7 +41,13 @@ ADAPTERS = ["Whitening", "TeacherReadout", TeacherReadout(space="head")]
 
 
 def compare(sets, adapters, **options):
-    return compare_adapters(adapters=adapters, **sets, **LABELS, **OTHERS, **options)
+    uses = [
+        Similarity(sets["A"], sets["B"], SCORES),
+        Search(sets["queries"], sets["documents"], range(30)),
+        Outliers(sets["foreign"]),
+    ]
+    rows = {name: sets[name] for name in ("X", "X_test")} | LABELS | OTHERS
+    return compare_adapters(adapters=adapters, uses=uses, **rows | options)
 
 
 def rows_by(comparison, use):
@@ -56,11 +60,7 @@ def found(fixed_penalties):
 
 
 def test_rows_of_other_adapters_do_not_change(found):
-    narrow = {
-        name: (*(part[:, :D] for part in rows[:2]), rows[2]) if name == "pairs" else rows[:, :D]
-        for name, rows in WIDE.items()
-    }
-    expected = compare(narrow, "Whitening")
+    expected = compare({name: rows[:, :D] for name, rows in WIDE.items()}, "Whitening")
     assert found.uses == [*expected.uses[:3], "index", *expected.uses[3:]]
     for use in expected.uses:
         before, after = rows_by(expected, use), rows_by(found, use)
@@ -110,23 +110,9 @@ def test_fast_includes_the_readout_and_cross_validates_it():
     assert rows_by(crossed, "classify")["TeacherReadout"]["changed_predictions"] == 0
 
 
-class Lookup:
-    """Stands for an encoder: the vectors of a text that is the number of a row."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def transform(self, texts):
-        return self.rows[[int(text) for text in texts]]
-
-
-def test_texts_are_embedded_by_both_encoders_also_with_a_cache(found, tmp_path):
-    """The cache keeps the second pass and the refitted head apart, which are equal estimators."""
-    encoders = [Lookup(np.concatenate([own["X"], own["X_test"]])) for own in (WIDE, TAUGHT)]
-    texts = {"X": [str(i) for i in range(120)], "X_test": [str(i) for i in range(120, 180)]}
-    options = {"encoder": encoders[0], "teacher": encoders[1], "cache": tmp_path, "head": HEAD}
-    options |= {"encoder_saw": True, "random_state": 0}
-    again = rows_by(compare_adapters(adapters=ADAPTERS, **texts, **LABELS, **options), "classify")
+def test_a_cache_keeps_the_second_pass_and_the_refitted_head_apart(found, tmp_path):
+    """They are equal estimators."""
+    again = rows_by(compare(WIDE, ADAPTERS, teacher=TAUGHT, cache=tmp_path), "classify")
     scores = {name: pytest.approx(row["score"], abs=1e-12) for name, row in again.items()}
     assert {name: row["score"] for name, row in rows_by(found, "classify").items()} == scores
 
@@ -142,8 +128,8 @@ def test_texts_are_embedded_by_both_encoders_also_with_a_cache(found, tmp_path):
     ],
 )
 def test_what_does_not_fit_together_is_refused(changes, match):
-    options = {**WIDE, **LABELS, **OTHERS, "teacher": TAUGHT, **changes}
+    options = {"teacher": TAUGHT, **changes}
     if options["teacher"] is None:
         options["head"] = LinearHead(np.eye(2, WIDE["X"].shape[1]), [0.0, 0.2], classes=[0, 1])
     with pytest.raises(ValueError, match=match):
-        compare_adapters(adapters="TeacherReadout", **options)
+        compare(WIDE, "TeacherReadout", **options)

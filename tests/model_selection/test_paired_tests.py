@@ -1,47 +1,51 @@
 """Tests of differences against formulas, other implementations and simulations."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, spearmanr, t as student_t
+from scipy.stats import binomtest, rankdata, spearmanr, t as student_t, ttest_rel
 from sklearn.metrics import r2_score, roc_auc_score
 
 from isoadapt.model_selection._compare._measure import placements, same_class_shares
 from isoadapt.model_selection._compare._paired_tests import (
-    BootstrapUse,
-    Determination,
-    LinkedUse,
-    Mean,
-    RankCorrelation,
-    TwoMeans,
-    Units,
-    bootstrap_effect,
+    Evidence,
+    cluster_t,
+    clusters,
     corrected_t,
+    determination,
     holm,
     joined,
-    sign_flip_p,
+    linked,
+    mcnemar,
+    mean,
+    rank_correlation,
+    two_means,
 )
 
 rng = np.random.default_rng(0)
 
 
+def units(n):
+    """Units of n independent items."""
+    return clusters(np.arange(n))
+
+
 class TestCorrectedT:
     def test_hand_example(self):
         # mean 0.02, variance 2e-4 / 3, corrected by 1/4 + 1/4: t = 2 * sqrt(3) on 3 degrees
-        effect = corrected_t(np.array([0.02, 0.01, 0.03, 0.02]), ratio=0.25)
+        effect = corrected_t(mean(np.array([0.02, 0.01, 0.03, 0.02])), ratio=0.25)
         t = 2 * math.sqrt(3)
         tail = 0.5 - (math.atan(t / math.sqrt(3)) + t / math.sqrt(3) / (1 + t * t / 3)) / math.pi
         assert effect.estimate == pytest.approx(0.02)
         assert effect.p_value == pytest.approx(2 * tail)
         assert effect.low == pytest.approx(0.02 - 3.1824463 * 0.02 / t)
-        opposite = corrected_t(-np.array([0.02, 0.01, 0.03, 0.02]), ratio=0.25)
+        opposite = corrected_t(mean(-np.array([0.02, 0.01, 0.03, 0.02])), ratio=0.25)
         assert opposite == pytest.approx((-0.02, -effect.high, -effect.low, effect.p_value))
 
     def test_equal_differences_are_no_evidence(self):
-        assert corrected_t(np.full(15, 1e-15), 0.25) == (0.0, 0.0, 0.0, 1.0)
-        assert corrected_t(np.full(2, 0.01), 0.25).p_value == 1.0
+        assert corrected_t(mean(np.full(15, 1e-15)), 0.25) == pytest.approx((0, 0, 0, 1))
+        assert corrected_t(mean(np.full(2, 0.01)), 0.25).p_value == 1.0
 
 
 def test_holm_adjusts_defined_values():
@@ -50,56 +54,45 @@ def test_holm_adjusts_defined_values():
     assert holm([math.nan, 0.02, 0.5]) == pytest.approx([math.nan, 0.04, 0.5], nan_ok=True)
 
 
-class TestSignFlips:
-    @pytest.mark.parametrize(("up", "down"), [(4, 0), (9, 3), (300, 250)])
-    def test_accuracies_are_compared_by_the_exact_mcnemar_test(self, up, down):
-        steps = np.concatenate([np.ones(up), -np.ones(down), np.zeros(50)])
-        expected = binomtest(up, up + down, 0.5).pvalue
-        assert sign_flip_p(steps, 0) == pytest.approx(expected)
+class TestInfluence:
+    """Scores are those of other implementations; influences are those of leaving out an item."""
 
-    def test_all_signs_of_a_few_differences(self):
-        steps = np.array([0.5, 0.2, 0.9, -0.1, 0.3, 0.7, 0.4])
-        signs = np.array([*itertools.product([-1, 1], repeat=7)])
-        expected = np.mean(np.abs(signs @ np.abs(steps)) >= steps.sum() - 1e-12)
-        for sign in (1, -1):
-            assert sign_flip_p(sign * steps, 0) == pytest.approx(expected, abs=0.005)
+    @staticmethod
+    def check(make, *columns, score):
+        """Check the score and, by a jackknife, the influence of each of the items."""
+        found, n = make(*columns), len(columns[0])
+        assert found.score == pytest.approx(score(*columns))
+        left_out = [score(*(np.delete(c, i, axis=0) for c in columns)) for i in range(n)]
+        expected = (np.mean(left_out) - left_out) * (n - 1) / n
+        assert found.influence.sum() == pytest.approx(0, abs=1e-12)
+        assert found.influence == pytest.approx(expected, abs=0.05 * np.abs(expected).max())
 
-    @pytest.mark.parametrize("n", [200, 400])  # by random flips, and by the normal distribution
-    def test_many_differences(self, n):
-        steps = np.random.default_rng(n).normal(0.05, 1, size=n)
-        signs = rng.integers(0, 2, size=(10_000, n)) * 2 - 1
-        simulated = np.mean(np.abs(signs @ steps) >= abs(steps.sum()))
-        assert sign_flip_p(steps, 0) == pytest.approx(simulated, abs=0.02)
+    @pytest.mark.parametrize("n_grades", [3, 300])  # with and without ties
+    def test_of_a_rank_correlation(self, n_grades):
+        grades = rankdata(rng.normal(size=300), "ordinal") * n_grades // 301
+        noisy = np.sin(grades / n_grades) + 0.2 * rng.normal(size=300)
+        self.check(rank_correlation, noisy, grades, score=lambda a, b: spearmanr(a, b).statistic)
+        assert rank_correlation(np.ones(9), np.arange(9)).score == 0
 
-    def test_extremes(self):
-        """With random flips, the given signs are one more of the equally likely ones."""
-        assert sign_flip_p(rng.uniform(1, 2, size=100), 0) == 1 / 10_000
-        assert sign_flip_p(np.full(9, 1e-12), 0) == 1.0
+    def test_of_r2_with_several_outputs(self):
+        targets, predictions = rng.normal(size=(2, 300, 2)) + 50
+        self.check(determination, targets, 0.5 * targets + 0.5 * predictions, score=r2_score)
 
+    def test_of_the_area_under_the_curve(self):
+        inner, outer = rng.normal(size=200).round(1), rng.normal(0.5, size=100).round(1)
 
-class TestStatistics:
-    counts = rng.multinomial(30, np.full(30, 1 / 30), size=5).astype(float)
+        def area(inner, outer=outer):
+            labels = [0] * len(inner) + [1] * len(outer)
+            return roc_auc_score(labels, np.concatenate([inner, outer]))
 
-    def test_rank_correlation_with_ties(self):
-        first, second = rng.normal(size=30).round(1), rng.integers(0, 5, size=30).astype(float)
-        evidence = RankCorrelation(first, second)
-        assert evidence.score() == pytest.approx(spearmanr(first, second).statistic)
-        drawn = [np.repeat(np.arange(30), row.astype(int)) for row in self.counts]
-        expected = [spearmanr(first[rows], second[rows]).statistic for rows in drawn]
-        assert evidence.draws(self.counts) == pytest.approx(expected)
-
-    def test_determination_of_several_outputs(self):
-        targets, predictions = rng.normal(size=(30, 2)) + 50, rng.normal(size=(30, 2)) + 50
-        evidence = Determination(targets, predictions)
-        assert evidence.score() == pytest.approx(r2_score(targets, predictions))
-        expected = [r2_score(targets, predictions, sample_weight=row) for row in self.counts]
-        assert evidence.draws(self.counts) == pytest.approx(expected)
-
-    def test_placements_are_the_area_under_the_curve(self):
-        inner, outer = rng.normal(size=20).round(1), rng.normal(0.5, size=10).round(1)
-        inside, outside = placements(inner, outer)
-        expected = roc_auc_score([0] * 20 + [1] * 10, np.concatenate([inner, outer]))
-        assert [inside.mean(), outside.mean()] == pytest.approx([expected] * 2)
+        found, expected = two_means(*placements(inner, outer)), area(inner)
+        assert found.score == pytest.approx(expected)
+        assert placements(inner, outer)[1].mean() == pytest.approx(expected)
+        left_out = [area(np.delete(inner, i)) for i in range(200)]
+        left_out += [area(inner, np.delete(outer, i)) for i in range(100)]
+        sizes = np.repeat([200, 100], [200, 100])
+        steps = (expected - np.array(left_out)) * (sizes - 1) / sizes
+        assert found.influence == pytest.approx(steps, abs=1e-12)
 
     def test_rows_share_in_the_precision_as_centres_and_as_neighbours(self):
         Z, y = rng.normal(size=(40, 3)), rng.integers(0, 2, size=40)
@@ -113,80 +106,64 @@ class TestStatistics:
         assert same_class_shares(Z, y) == pytest.approx(expected)
         assert expected.mean() == pytest.approx(precision)
 
-    def test_area_of_drawn_inliers_and_outliers(self):
-        """Its error is the sum of those of the two means, as in the variance of DeLong."""
-        inside, outside = placements(rng.normal(size=20), rng.normal(0.8, size=10))
-        counts = self.counts[:, :30]
-        found = TwoMeans(inside, outside).draws(counts)
-        parts = [counts[:, :20] @ inside / counts[:, :20].sum(axis=1)]
-        parts += [counts[:, 20:] @ outside / counts[:, 20:].sum(axis=1)]
-        assert found == pytest.approx(sum(parts) - inside.mean())
 
+class TestClusterT:
+    def test_independent_items_of_a_normal_distribution(self):
+        """The t test of pairs, with no more degrees of freedom than it has."""
+        first, second = rng.normal(size=(2, 4000))
+        effect = cluster_t(mean(first).minus(mean(second)), units(4000))
+        assert effect.p_value == pytest.approx(ttest_rel(first, second).pvalue, rel=1e-3)
+        half = 1.96 * (first - second).std() / 4000**0.5
+        assert effect.high - effect.low == pytest.approx(2 * half, rel=1e-3)
 
-class TestBootstrap:
-    def test_interval_of_a_mean_is_that_of_the_normal_distribution(self):
-        values = rng.normal(size=400)
-        low, high = BootstrapUse({"a": Mean(values)}, Units.rows(400), 0).interval("a")[1:3]
-        half = 1.96 * values.std() / 20
-        assert [low, high] == pytest.approx([values.mean() - half, values.mean() + half], abs=0.01)
-
-    @pytest.mark.parametrize("draws", [np.full(99, 2.0), np.full(99, -2.0)])
-    def test_p_value_is_twice_the_smaller_share_and_never_zero(self, draws):
-        assert bootstrap_effect(2.0, draws).p_value == 2 / 100
-        draws[:4] *= -1
-        assert bootstrap_effect(2.0, draws).p_value == 2 * 5 / 100
-        assert bootstrap_effect(0.0, 0 * draws).p_value == 1.0
-
-    def test_differences_are_paired(self):
-        """What two methods have in common, item by item, does not widen the interval."""
-        common = 9 * rng.normal(size=100)
-        values = {"a": Mean(common + 1 + 0.1 * rng.normal(size=100)), "b": Mean(common)}
-        effect = BootstrapUse(values, Units.rows(100), 0).difference("a", "b")
-        assert 0.9 < effect.low < effect.estimate < effect.high < 1.1
-
-    def test_items_of_a_cluster_are_drawn_together_and_strata_keep_their_sizes(self):
-        units = Units.clusters(np.repeat(np.arange(20), 5))
-        counts = np.concatenate([*units.counts(0, 30)]).reshape(30, 20, 5)
-        assert (counts == counts[:, :, :1]).all()
-        assert (counts.sum(axis=(1, 2)) == 100).all()
+    def test_copies_count_once(self):
         values, copies = rng.normal(size=40), np.repeat(np.arange(40), 5)
-        plain = BootstrapUse({"a": Mean(values)}, Units.rows(40), 0)
-        copied = BootstrapUse({"a": Mean(values[copies])}, Units.clusters(copies), 0)
-        assert copied.interval("a") == pytest.approx(plain.interval("a"))
-        counts = np.concatenate([*Units.rows(30, 10).counts(0, 20)])
-        assert (counts[:, :30].sum(axis=1) == 30).all()
-        assert (counts[:, 30:].sum(axis=1) == 10).all()
+        once = cluster_t(mean(values), units(40))
+        assert cluster_t(mean(values[copies]), clusters(copies)) == pytest.approx(once)
+        assert cluster_t(mean(values[copies]), units(200)).low > once.low
 
-    def test_regressions_are_tested_by_the_gain_of_each_row(self):
-        targets, after, before = rng.normal(size=(3, 20, 2))
-        gains = ((targets - before) ** 2 - (targets - after) ** 2) / targets.var(axis=0)
-        evidence = Determination(targets, after), Determination(targets, before)
-        assert evidence[0].p_value(evidence[1], Units.rows(20), 0) == pytest.approx(
-            sign_flip_p(gains.mean(axis=1), 0)
-        )
+    def test_the_smaller_of_two_samples_has_the_degrees_of_freedom(self):
+        """As in Welch's test, if its variance is the larger one."""
+        few, many = rng.normal(size=12), 0.01 * rng.normal(size=4000)
+        influence = np.concatenate([mean(each).influence for each in (few, many)])
+        effect = cluster_t(Evidence(0.8, influence), clusters(np.arange(12), np.arange(4000)))
+        steps = few - few.mean()
+        degrees = 3 * ((steps**2).sum() ** 2 / (steps**4).sum() - 1)
+        assert 8 < degrees < 20
+        p_value = 2 * student_t.sf(0.8 / (steps.std() / 12**0.5), degrees)
+        assert effect.p_value == pytest.approx(p_value, rel=1e-2)
 
-    def test_outliers_are_tested_by_welch(self):
-        """Differences that are drawn anew in each stratum have the variance of their sum."""
-        rng = np.random.default_rng(1)
-        inside, outside = rng.normal(size=6), rng.normal(size=3)
-        inside, outside = (each - each.mean() + 0.5 for each in (inside, outside))
-        first = TwoMeans(inside, outside)
-        p_value = first.p_value(TwoMeans(0 * inside, 0 * outside), Units.rows(6, 3), 0)
-        parts = [each.var(ddof=1) / len(each) for each in (inside, outside)]
-        degrees = sum(parts) ** 2 / (parts[0] ** 2 / 5 + parts[1] ** 2 / 2)
-        assert p_value == pytest.approx(
-            2 * student_t.sf(first.score() / sum(parts) ** 0.5, degrees)
-        )
-        # all move alike
-        evidence = [TwoMeans(np.full(60, area), np.full(20, area)) for area in (1.0, 0.0)]
-        p_value = evidence[0].p_value(evidence[1], Units.rows(60, 20), 0)
-        assert p_value == pytest.approx(2 * 0.5**20)
+    @pytest.mark.parametrize("n", [35, 60])
+    def test_skewed_differences_without_an_effect(self, n):
+        """Where a t test with n - 1 degrees of freedom rejects up to 10 %."""
+        draws = np.random.default_rng(n).choice([-0.05, 0.45], p=[0.9, 0.1], size=(2000, n))
+        found = [cluster_t(mean(each), units(n)).p_value <= 0.05 for each in draws]
+        assert np.mean(found) <= 0.05
 
-    def test_draws_of_equal_values_are_left_out(self):
-        targets = np.array([[5.0], [5.0], *[[0.1]] * 28])
-        evidence = {"a": Determination(targets, targets / 2)}
-        effect = BootstrapUse(evidence, Units.rows(30), 0).interval("a")
-        assert -100 < effect.low < effect.estimate < effect.high < 1
+    def test_no_estimate_of_the_error_is_no_evidence(self):
+        assert cluster_t(mean(np.full(20, -0.05)), units(20)).p_value == 1
+        assert cluster_t(mean(np.full(20, 1e-13)), units(20)).p_value == 1
+        alone = cluster_t(mean(rng.normal(size=9)), clusters(np.zeros(9)))
+        assert np.isnan(alone[1:]).all()
+
+
+class TestMcNemar:
+    @pytest.mark.parametrize(("up", "down"), [(4, 0), (8, 1), (0, 6), (0, 0)])
+    def test_few_changes_are_compared_exactly(self, up, down):
+        steps = mean(np.concatenate([np.ones(up), -np.ones(down), np.zeros(50)]))
+        expected = binomtest(up, up + down).pvalue if up + down else 1
+        assert mcnemar(steps, units(50 + up + down)).p_value == pytest.approx(expected)
+
+    def test_many_changes_nearly_so_and_changes_of_all_rows(self):
+        steps = mean(np.concatenate([np.ones(300), -np.ones(240), np.zeros(5000)]))
+        expected = binomtest(300, 540).pvalue
+        assert mcnemar(steps, units(5540)).p_value == pytest.approx(expected, abs=0.003)
+        assert mcnemar(mean(np.ones(20)), units(20)).p_value == pytest.approx(2 * 0.5**20)
+
+    def test_a_group_changes_once(self):
+        steps = mean(np.repeat([1.0, 1, 1, 1, 1, 1, -1, 0], 5))
+        found = mcnemar(steps, clusters(np.repeat(np.arange(8), 5))).p_value
+        assert found == pytest.approx(binomtest(6, 7).pvalue)
 
 
 def test_groups_and_equal_rows_are_joined():
@@ -196,23 +173,32 @@ def test_groups_and_equal_rows_are_joined():
     assert joined(groups, np.arange(6)).tolist() == [1, 1, 0, 0, 2, 3]
 
 
-class TestLinkedPairs:
-    def test_variance_is_the_sum_over_pairs_that_share_an_end(self):
-        ends = np.array([[0, 1], [0, 2], [2, 0], [3, 3], [3, 4], [5, 6], [7, 7], [8, 9], [8, 9]]).T
-        evidence = RankCorrelation(
-            np.array([5.0, 5, 6, 4, 4, 0, 2, -1, -1]), np.array([5.0, 6, 7, 0, 1, 1, 2, -2, -1])
-        )
-        use = LinkedUse({"a": evidence}, ends)
-        shared = [[bool({*p} & {*q}) for p in ends.T] for q in ends.T]
-        errors = evidence.errors()
-        assert use.n_units == 5  # texts 0 and 3; pairs (5, 6), (7, 7) and (8, 9)
-        variance = errors @ np.array(shared) @ errors * 5 / 4
-        effect = use.interval("a")
-        assert variance > errors @ errors * 5 / 4
-        assert effect.high - effect.estimate == pytest.approx(2.776445 * variance**0.5)
+def half_width(squares, variance):
+    """Half of the width of an interval, by squared sums of the units and the variance."""
+    degrees = 3 * (np.sum(squares) ** 2 / np.sum(np.square(squares)) - 1)
+    return student_t.ppf(0.975, np.clip(degrees, 1, len(squares) - 1)) * variance**0.5
 
-    def test_errors_are_those_of_the_bootstrap(self):
-        scores = rng.integers(0, 6, size=400).astype(float)
-        evidence = RankCorrelation((scores + 2 * rng.normal(size=400)).round(1), scores)
-        use = BootstrapUse({"a": evidence}, Units.rows(400), 0)
-        assert np.linalg.norm(evidence.errors()) == pytest.approx(use.drawn["a"].std(), rel=0.05)
+
+def test_the_variance_of_pairs_is_the_sum_over_those_that_share_an_end():
+    ends = np.array([[0, 1], [0, 2], [2, 0], [3, 3], [3, 4], [5, 6], [7, 7], [8, 9], [8, 9]]).T
+    influence = rng.normal(size=9)
+    shared = [[bool({*p} & {*q}) for p in ends.T] for q in ends.T]
+    own, numbers = linked(ends)
+    # texts 0 and 3; pairs (5, 6), (7, 7) and (8, 9)
+    parts = [influence[:3], influence[3:5], influence[5], influence[6], influence[7:]]
+    squares = np.array([np.sum(part) for part in parts]) ** 2
+    assert influence @ np.array(shared) @ influence == pytest.approx(squares.sum())
+    squares /= 1 - np.array([2, 2, 1, 1, 1]) / 7  # shares of the seven different pairs
+    effect = cluster_t(Evidence(0.2, np.bincount(numbers, influence)), own)
+    assert effect.high - 0.2 == pytest.approx(half_width(squares, squares.sum()))
+    assert effect.low + effect.high == pytest.approx(0.4)
+
+
+def test_pairs_that_share_both_ends_count_once():
+    """All pairs of a triangle depend on each other."""
+    own, numbers = linked(np.array([[0, 1], [1, 2], [2, 0]]).T)
+    influence = np.array([3.0, 1.0, 2.0])
+    squares = np.array([5.0, 4.0, 3.0]) ** 2 / (1 - 1 / 3)
+    effect = cluster_t(Evidence(1.0, np.bincount(numbers, influence)), own)
+    variance = squares.sum() - influence @ influence
+    assert effect.high - 1 == pytest.approx(half_width(squares, variance))

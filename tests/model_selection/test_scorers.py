@@ -66,7 +66,7 @@ class TestIsotropyScorer:
     ("make", "word"),
     [
         (lambda: make_isotropy_scorer("isocore"), "metric='isocore'"),
-        (lambda: make_isotropy_scorer("isoscore", k=1), "does not take k"),
+        (lambda: make_isotropy_scorer("isoscore", k=1), "unexpected keyword argument 'k'"),
         (lambda: make_retrieval_scorer(X, X, range(120), measure="map"), "measure='map'"),
         (lambda: BestAboveFloor("accuracy", "isoscore", floor=np.nan), "floor"),
     ],

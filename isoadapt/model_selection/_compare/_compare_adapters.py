@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +20,12 @@ from tqdm import tqdm
 from isoadapt._utils.messages import warn
 from isoadapt._utils.state import own_state
 from isoadapt.model_selection._compare._comparison import Comparison
-from isoadapt.model_selection._compare._data import make_data, make_plan
-from isoadapt.model_selection._compare._measure import Data, Outcome, Outcomes, Split, measure
-from isoadapt.model_selection._compare._methods import ADAPTER, Method, make_methods
+from isoadapt.model_selection._compare._data import Data, make_data
+from isoadapt.model_selection._compare._measure import Measurement, Measurements, measure
+from isoadapt.model_selection._compare._methods import ADAPTER, ComparedMethod, make_methods
+from isoadapt.model_selection._compare._plan import Split, make_plan
 from isoadapt.model_selection._compare._table import make_rows
-from isoadapt.model_selection._compare._teacher import with_teacher
+from isoadapt.model_selection._compare._uses import Outliers, Search, Similarity
 from isoadapt.model_selection._result_cache import (
     ResultCache,
     check_seed,
@@ -48,13 +49,8 @@ def compare_adapters(
     encoder_saw: bool | ArrayLike | None = None,
     groups: ArrayLike | None = None,
     groups_test: ArrayLike | None = None,
-    pairs: tuple[Any, Any, ArrayLike] | None = None,
-    queries: Any = None,
-    documents: Any = None,
-    relevant: Sequence[Any] | None = None,
-    foreign: Any = None,
-    encoder: Any = None,
-    teacher: Any = None,
+    uses: Sequence[Similarity | Search | Outliers] = (),
+    teacher: Mapping[str, Any] | None = None,
     n_jobs: int | None = None,
     random_state: Any = None,
     verbose: int = 0,
@@ -63,21 +59,18 @@ def compare_adapters(
     """Compare adapters with no adapter and with controls, on a task and on other uses.
 
     There are two protocols. With `X_test`, every adapter is fitted to X and judged on the test
-    rows. Without it, the task is judged by a repeated cross-validation on X. A use is judged if its
-    data are given:
+    rows. Without it, the task is judged by a repeated cross-validation on X. These uses
+    are judged:
 
-    - the task: accuracy of a classifier, or R² of a regressor, always;
+    - the task: accuracy of a classifier, or R² of a regressor;
     - "neighbours": share of the 10 nearest judged rows that are of the same class, for classifiers;
-    - "similarity": Spearman correlation of the cosines of `pairs` with their scores;
-    - "search": mean reciprocal rank, up to rank 10, of the first relevant document of each query;
-    - "outliers": AUROC of the mean cosine distance to the 10 nearest training rows, judged rows
-      against `foreign` rows;
-    - "index": as "search", of queries by the classifier among documents by the `teacher`.
+    - "similarity", "search" and "outliers", if `uses` holds their data;
+    - "index", with a `teacher`: as "search", of queries by the classifier among its documents.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Embeddings; or texts, if `teacher` is an encoder.
+        Embeddings.
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Labels, or values for a regression.
     adapters : str, estimator, list or dict, default="fast"
@@ -108,28 +101,19 @@ def compare_adapters(
         of the tests. Adapters whose ``fit`` takes groups get them.
     groups_test : array-like of shape (n_test,), default=None
         Groups of the rows of `X_test`, such as near copies or sentences of one document.
-    pairs : tuple (A, B, scores), default=None
-        Embeddings, or texts, of the first and the second part of each pair, and its similarity.
-    queries, documents : array-like of shape (n, n_features), or sequence of str, default=None
-        Embeddings, or texts, of queries and of the documents to find.
-    relevant : sequence of int, or of collections of int, default=None
-        Row numbers of the documents that are relevant to each query.
-    foreign : array-like of shape (n_foreign, n_features), or sequence of str, default=None
-        Embeddings, or texts, that do not belong to the distribution of X.
-    encoder : transformer of texts, default=None
-        Embeds `pairs`, `queries`, `documents` and `foreign` if they are texts. It must be the one
-        that X was embedded with.
-    teacher : transformer of texts or mapping, default=None
-        Another encoder, such as the one before fine-tuning, for
-        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include. It needs a frozen
-        `head`. X and all other sets may have more columns than the head reads, which only
-        TeacherReadout gets. The row "second pass" is the teacher's own vectors, with a head that is
-        fitted to them. Either an encoder, if X and all other sets are given as texts; or a mapping
-        of their names, such as "X" and "pairs" (two matrices), to the teacher's vectors.
+    uses : list of Similarity, Search and Outliers, default=()
+        Data of further uses of the vectors, at most one of each kind, embedded like X.
+    teacher : mapping of str to array-like of shape (n, n_teacher_features), default=None
+        Vectors by another encoder, such as the one before fine-tuning, for
+        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include: of "X" and of all
+        other sets that are given, "X_test", "A", "B", "queries", "documents" and "foreign". It
+        needs a frozen `head`. X and the other sets may have more columns than the head reads,
+        which only TeacherReadout gets. The row "second pass" is the teacher's own vectors, with a
+        head that is fitted to them.
     n_jobs : int, default=None
         Number of processes. The result does not depend on it, except for the seconds.
     random_state : int, RandomState instance or None, default=None
-        Seed of the folds, of the bootstrap and of adapters whose own random state is None.
+        Seed of the folds and of adapters whose own random state is None.
     verbose : int, default=0
         Above 0, show a progress bar on a terminal.
     cache : str or path-like, default=None
@@ -154,10 +138,10 @@ def compare_adapters(
     Warns
     -----
     UserWarning
-        If `encoder_saw` is None; if judged rows equal rows that are fitted to, or the clusters are
-        too few for intervals; for the warnings of the fits and for adapters that are left out
-        because a fit failed; and if the comparison was interrupted (Ctrl-C). It then has the
-        adapters that were complete.
+        If `encoder_saw` is None; if judged rows equal rows that are fitted to, or there are too few
+        independent units to test differences; for the warnings of the fits and for adapters that
+        are left out because a fit failed; and if the comparison was interrupted (Ctrl-C). It then
+        has the adapters that were complete.
 
     Notes
     -----
@@ -167,19 +151,18 @@ def compare_adapters(
     level 0.05 after Holm's adjustment for all adapters of the use. The reference of "index" is the
     teacher.
 
-    Rows of one group, equal rows, and queries that are equal or have the same relevant documents
-    are drawn and tested together. If pairs share a text or a vector, they are tested by a t test
-    with the variance of Aronow et al. (2015). Near copies are not recognised: pass groups.
+    In a cross-validation, the task is tested by the corrected resampled t test. All other scores
+    and differences are tested by the influence of each item on them: their interval and p-value
+    are those of a t test with the cluster-robust variance of the influences. Its degrees of
+    freedom are estimated from their fourth moments, so that a difference that rests on few items
+    is not taken for certain. If fewer than ten predictions become right or wrong, accuracies are
+    compared by McNemar's exact test. With fewer than 30 independent units, only accuracies are
+    tested. Each row counts for "neighbours" as the centre and as a neighbour of others.
 
-    In a cross-validation, the task is tested by the corrected resampled t test. All other intervals
-    are percentiles of 5,000 paired bootstrap draws of rows, groups, pairs or queries. Differences
-    of means (accuracy, precision and reciprocal ranks) and of R² are tested by the exact or
-    simulated distribution under random signs, which for accuracies is McNemar's test. Those of
-    AUROC are tested by Welch's t test of its placements. With few items, or a few changed ones, the
-    percentile bootstrap would find too many differences of these. Differences of correlations are
-    tested by the share of the draws on one side of zero. Each row counts for "neighbours" as the
-    centre and as a neighbour of others. Tests on pairs, queries and rows are conditional on the
-    fitted adapters, and those of a search on the documents.
+    Rows of one group, equal rows, and queries that are equal or have the same relevant documents
+    are one unit. Pairs that share a text or a vector depend on each other, and their variance is
+    that of Aronow et al. (2015). Near copies are not recognised: pass groups. Tests on pairs,
+    queries and rows are conditional on the fitted adapters, and those of a search on the documents.
 
     References
     ----------
@@ -190,11 +173,10 @@ def compare_adapters(
     Examples
     --------
     >>> from sklearn.datasets import make_classification
-    >>> from isoadapt.model_selection import compare_adapters
+    >>> from isoadapt.model_selection import Outliers, compare_adapters
     >>> X, y = make_classification(100, 8, n_informative=5, random_state=0)
-    >>> comparison = compare_adapters(
-    ...     X, y, ["Whitening", "LogitPreservingWhitening"], encoder_saw=False, random_state=0
-    ... )
+    >>> adapters, uses = ["Whitening", "LogitPreservingWhitening"], [Outliers(X + 9)]
+    >>> comparison = compare_adapters(X, y, adapters, encoder_saw=False, uses=uses, random_state=0)
     >>> print(comparison.verdict("classify"))
     On classification, no adapter is shown to change the accuracy, which is ... without one.
     >>> comparison.best_adapter("classify") is None
@@ -202,37 +184,27 @@ def compare_adapters(
     """
     if cache is not None:
         check_seed(cache, random_state)
-    given = {"X": X, "X_test": X_test, "pairs": pairs, "queries": queries}
-    given |= {"documents": documents, "foreign": foreign}
-    widths = None
-    if teacher is not None:
-        given, widths = with_teacher(given, teacher, encoder, head)
     data, n_fit = make_data(
-        y=y,
-        y_test=y_test,
+        X,
+        y,
+        X_test,
+        y_test,
         head=head,
         groups=groups,
         groups_test=groups_test,
-        encoder=encoder,
-        relevant=relevant,
-        widths=widths,
-        **given,
+        uses=uses,
+        teacher=teacher,
     )
     methods = make_methods(adapters, head, data.task, teacher is not None)
-    seed = _seed(random_state)
-    plan = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=seed)
-    outcomes, notes = _run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=cache)
-    done = [method for method in methods if method.name in outcomes]
-    return Comparison(
-        make_rows(done, outcomes, data, plan, seed),
-        plan.protocol,
-        {
-            method.name: outcomes[method.name][-1].estimator
-            for method in done
-            if method.kind == ADAPTER
-        },
-        notes,
-    )
+    plan = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=_seed(random_state))
+    measured, notes = _run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=cache)
+    done = [method for method in methods if method.name in measured]
+    fitted = {
+        method.name: measured[method.name][-1].estimator
+        for method in done
+        if method.kind == ADAPTER
+    }
+    return Comparison(make_rows(done, measured, data, plan), plan.protocol, fitted, notes)
 
 
 def _seed(random_state: Any) -> int:
@@ -240,23 +212,23 @@ def _seed(random_state: Any) -> int:
     if random_state is None:
         return int(np.random.default_rng().integers(2**31 - 1000))
     state = check_random_state(random_state)
-    is_integer = isinstance(random_state, int | np.integer)
-    return int(random_state if is_integer else state.randint(2**31 - 1000))
+    given = isinstance(random_state, int | np.integer)
+    return int(random_state if given else state.randint(2**31 - 1000))
 
 
 # --- the fits -------------------------------------------------------------------------------------
 
 
 def _run(
-    methods: Sequence[Method],
+    methods: Sequence[ComparedMethod],
     data: Data,
     splits: Sequence[Split],
     *,
     n_jobs: int | None,
     verbose: int,
     cache: str | os.PathLike[str] | None,
-) -> tuple[Outcomes, list[str]]:
-    """Outcomes of each complete method on all splits, and notes about the others."""
+) -> tuple[Measurements, list[str]]:
+    """Measurements of each complete method on all splits, and notes about the others."""
     results = None if cache is None else ResultCache(Path(cache), data, "the data")
     fits = [(method, split) for method in methods for split in splits]
     files = [
@@ -267,14 +239,14 @@ def _run(
         delayed(_job)(number, method, data, split, files[number])
         for number, (method, split) in enumerate(fits)
     )
-    found: list[Outcome | None] = [None] * len(fits)
+    found: list[Measurement | None] = [None] * len(fits)
     no_bar = not (verbose and sys.stderr.isatty())
     with (
         tqdm(total=len(fits), unit=" fits", desc="Comparing", disable=no_bar) as bar,
         suppress(KeyboardInterrupt),
     ):
-        for number, outcome in jobs:
-            found[number] = outcome
+        for number, measurement in jobs:
+            found[number] = measurement
             bar.set_postfix_str(fits[number][0].name, refresh=False)
             bar.update()
     n = len(splits)
@@ -282,27 +254,27 @@ def _run(
 
 
 def _job(
-    number: int, method: Method, data: Data, split: Split, file: Path | None
-) -> tuple[int, Outcome]:
-    """Read an outcome from the cache, or measure it and write it there."""
-    outcome = None if file is None else read_result(file, Outcome)
-    if outcome is None:
-        outcome = measure(method, data, split)
-        if file is not None and outcome.error is None:
-            write_result(file, outcome)
-    return number, outcome
+    number: int, method: ComparedMethod, data: Data, split: Split, file: Path | None
+) -> tuple[int, Measurement]:
+    """Read a measurement from the cache, or measure and write it there."""
+    found = None if file is None else read_result(file, Measurement)
+    if found is None:
+        found = measure(method, data, split)
+        if file is not None and found.error is None:
+            write_result(file, found)
+    return number, found
 
 
 def _complete(
-    methods: Sequence[Method], found: Sequence[Sequence[Outcome | None]]
-) -> tuple[Outcomes, list[str]]:
+    methods: Sequence[ComparedMethod], found: Sequence[Sequence[Measurement | None]]
+) -> tuple[Measurements, list[str]]:
     """Methods that are complete, and notes about failures, interrupts and warnings of fits."""
-    outcomes: Outcomes = {}
+    measured: Measurements = {}
     notes: list[str] = []
     missing = []
     for method, own in zip(methods, found, strict=True):
-        done = [outcome for outcome in own if outcome is not None]
-        errors = [outcome.error for outcome in done if outcome.error is not None]
+        done = [each for each in own if each is not None]
+        errors = [each.error for each in done if each.error is not None]
         if len(done) < len(own):
             if method.kind != ADAPTER:
                 raise KeyboardInterrupt
@@ -318,17 +290,17 @@ def _complete(
                 f"with {errors[0]}"
             )
         else:
-            outcomes[method.name] = [replace(outcome, messages=()) for outcome in done]
+            measured[method.name] = [replace(each, messages=()) for each in done]
             notes += _messages(method.name, done)
     if missing:
         notes.append(f"{INTERRUPTED} before these were done: {', '.join(missing)}")
     for note in notes:
         warn(note)
-    return outcomes, notes
+    return measured, notes
 
 
-def _messages(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+def _messages(name: str, measured: Sequence[Measurement]) -> list[str]:
     """Distinct warnings of the fits of a method, and in how many fits they came."""
-    counts = Counter(message for outcome in outcomes for message in outcome.messages)
-    times = f" (in {{}} of {len(outcomes)} fits)" if len(outcomes) > 1 else ""
+    counts = Counter(message for each in measured for message in each.messages)
+    times = f" (in {{}} of {len(measured)} fits)" if len(measured) > 1 else ""
     return [f"{name}: {message}{times.format(count)}" for message, count in counts.items()]

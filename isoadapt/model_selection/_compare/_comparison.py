@@ -6,11 +6,11 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
-from isoadapt.model_selection._compare._table import USES, is_credited, sentence
+from isoadapt.model_selection._compare._uses import USES
+from isoadapt.model_selection._compare._verdict import is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
 _GEOMETRY = {
@@ -27,15 +27,11 @@ _TASK = {
     "mse": "MSE",
     "fit_seconds": "fit s",
     "transform_seconds": "transform s",
+    "changed_predictions": "changed",
 }
 
 
-class _Table(NamedTuple):
-    """A table of texts for people."""
-
-    title: str
-    header: list[str]
-    cells: list[list[str]]
+_Table = tuple[str, list[str], list[list[str]]]  # title, header and cells, as texts for people
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,8 +48,6 @@ class Comparison:
         :meth:`to_frame` describes.
     protocol : str
         How the figures were obtained, in one sentence.
-    uses : list of str
-        Names of the uses for which data were given, the task first.
     estimators : dict of str to estimator
         Each adapter by its name, fitted to all rows of X.
     notes : list of str
@@ -95,14 +89,10 @@ class Comparison:
             (skewness of the 10-occurrence), "neighbour_overlap" (share of the 10 nearest neighbours
             kept), figures of the task, "fit_seconds", "transform_seconds", "changed_predictions"
             and "n_predictions".
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
         """
-        pandas = import_optional("pandas", feature="Comparison.to_frame", extra="data")
-        return pandas.DataFrame(self.rows)
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
 
     def best_adapter(self, use: str | None = None, *, same_predictions: bool = False) -> Any:
         """Return the best adapter for a use, fitted to all rows.
@@ -202,20 +192,17 @@ class Comparison:
     # --- display -----------------------------------------------------------------------------
 
     def _tables(self) -> list[_Table]:
-        of_uses = (_use_table(self._rows_of(use)) for use in self.uses)
         rows = self._rows_of(None)
         geometry = _figures_table("Geometry", _GEOMETRY, rows)
-        task = _figures_table("Predictions and cost", _TASK, rows)
-        task.header.append("changed")
-        for row, cells in zip(rows, task.cells, strict=True):
-            cells.append(f"{row['changed_predictions']}/{row['n_predictions']}")
-        return [*of_uses, geometry, task]
+        judged = f"{rows[0]['n_predictions']:,} predictions"
+        task = _figures_table(f"Cost, and figures of {judged}", _TASK, rows)
+        return [*(use_table(self._rows_of(use)) for use in self.uses), geometry, task]
 
     def __repr__(self) -> str:
         verdict = "\n".join(_wrapped(sentence) for sentence in self.verdict().splitlines())
         tables = (
-            f"{table.title}\n{aligned_table([table.header, *table.cells], rule=True)}"
-            for table in self._tables()
+            f"{title}\n{aligned_table([header, *cells], rule=True)}"
+            for title, header, cells in self._tables()
         )
         return "\n\n".join([_wrapped(self.protocol), *tables, verdict])
 
@@ -229,42 +216,42 @@ class Comparison:
         return "".join(html_table(*table) for table in self._tables())
 
 
-def _use_table(rows: Sequence[dict[str, Any]]) -> _Table:
+def use_table(rows: Sequence[dict[str, Any]]) -> _Table:
+    """Scores and differences of a use."""
     use = USES[rows[0]["use"]]
     title = f"{use.phrase}: {use.metric}, {rows[0]['n_units']:,} independent units"
     header = ["", "score", "95 % interval", "difference", "p Holm", "beyond control", "p Holm"]
-    return _Table(title, header, [_use_cells(row) for row in rows])
-
-
-def _use_cells(row: dict[str, Any]) -> list[str]:
-    return [
-        row["adapter"],
-        f"{row['score']:.4f}",
-        f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
-        "-" if math.isnan(row["difference"]) else f"{row['difference']:+.4f}",
-        _p_value(row["p_holm"]),
-        "-" if row["control"] is None else f"{row['control_difference']:+.4f}",
-        _p_value(row["control_p_holm"]),
+    cells = [
+        [
+            row["adapter"],
+            f"{row['score']:.4f}",
+            f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
+            _number(row["difference"], "+.4f"),
+            _p_value(row["p_holm"]),
+            _number(row["control_difference"], "+.4f"),
+            _p_value(row["control_p_holm"]),
+        ]
+        for row in rows
     ]
+    return title, header, cells
 
 
 def _figures_table(title: str, names: dict[str, str], rows: Sequence[dict[str, Any]]) -> _Table:
     """Table of figures that do not depend on the use."""
     shown = [key for key in names if key in rows[0]]
-    cells = [
-        [row["adapter"]] + [_number(row[key], 2 if key.endswith("seconds") else 4) for key in shown]
-        for row in rows
-    ]
-    return _Table(title, ["", *(names[key] for key in shown)], cells)
+    formats = {key: ".2f" if key.endswith("seconds") else ".4f" for key in shown}
+    formats |= {"changed_predictions": "d"}
+    cells = [[row["adapter"], *(_number(row[key], formats[key]) for key in shown)] for row in rows]
+    return title, ["", *(names[key] for key in shown)], cells
 
 
 def _wrapped(sentence: str) -> str:
     return textwrap.fill(sentence, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _number(value: float, decimals: int) -> str:
-    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
+def _number(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)
 
 
 def _p_value(value: float) -> str:
-    return "<0.001" if value < 0.001 else _number(value, 3)
+    return "<0.001" if value < 0.001 else _number(value, ".3f")

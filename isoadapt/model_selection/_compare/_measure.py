@@ -6,8 +6,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,69 +20,16 @@ from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import reason
 from isoadapt.geometry._neighbours import angles, nearest_neighbours
 from isoadapt.metrics._neighbours import reciprocal_ranks
-from isoadapt.model_selection._compare._methods import (
-    ALL_COLUMNS,
-    HEAD_COLUMNS,
-    TEACHER_COLUMNS,
-    Method,
-    seeded,
-)
+from isoadapt.model_selection._compare._data import Data
+from isoadapt.model_selection._compare._methods import ComparedMethod, seeded
 from isoadapt.model_selection._compare._paired_tests import Floats
+from isoadapt.model_selection._compare._plan import Split
 
 K = 10  # number of neighbours and rank of a search
 
 
-@dataclass(frozen=True)
-class Data:
-    """All rows with their labels or values, and the data of the other uses."""
-
-    X: NDArray[Any]
-    y: NDArray[Any]
-    task: str  # "classify" or "regress"
-    clusters: NDArray[np.int64]  # (n,): rows of one group, and equal rows, are in one
-    groups: NDArray[Any] | None = None  # of the rows to fit to, which are the first
-    pairs: tuple[Floats, NDArray[np.int64], Floats] | None = None  # vectors, ends (2, n), scores
-    search: tuple[Floats, Floats, list[set[int]]] | None = None  # queries, documents, relevant
-    foreign: Floats | None = None
-    widths: tuple[int, int] | None = None  # columns of the head and of all before the teacher's
-    teacher: NDArray[Any] | None = None  # the teacher's vectors of X and of documents, where a
-    index: Floats | None = None  # method needs them
-
-    def of(self, columns: str) -> Data:
-        """Return the data with the columns that a method reads."""
-        if self.widths is None:
-            return self
-        d, p = self.widths
-        start, stop = {HEAD_COLUMNS: (0, d), ALL_COLUMNS: (0, p), TEACHER_COLUMNS: (p, None)}[
-            columns
-        ]
-
-        def part(rows: NDArray[Any]) -> NDArray[Any]:
-            return np.ascontiguousarray(rows[:, start:stop])
-
-        pairs, search, taught = self.pairs, self.search, columns != HEAD_COLUMNS
-        return replace(
-            self,
-            X=part(self.X),
-            pairs=pairs and (part(pairs[0]), *pairs[1:]),
-            search=search and (part(search[0]), part(search[1]), search[2]),
-            foreign=None if self.foreign is None else part(self.foreign),
-            teacher=self.X[:, p:] if columns == ALL_COLUMNS else None,
-            index=search[1][:, p:] if search and taught else None,
-        )
-
-
-class Split(NamedTuple):
-    """Row numbers to fit to, and those to judge on, which may be none."""
-
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
-    final: bool  # whether it gives the fitted estimator, and figures of pairs and queries
-    seed: int
-
-
 @dataclass
-class Outcome:
+class Measurement:
     """What a method achieved on a split; arrays are None where there are no data."""
 
     figures: dict[str, float] = field(default_factory=dict)
@@ -99,27 +46,27 @@ class Outcome:
     error: str | None = None
 
 
-Outcomes = dict[str, list[Outcome]]
-"""Outcomes of each method on all splits, by its name."""
+Measurements = dict[str, list[Measurement]]
+"""Measurements of each method on all splits, by its name."""
 
 
-def measure(method: Method, data: Data, split: Split) -> Outcome:
-    """Fit and measure a method on a split. A failed fit gives an outcome with an error."""
-    outcome, data = Outcome(), data.of(method.columns)
+def measure(method: ComparedMethod, data: Data, split: Split) -> Measurement:
+    """Fit and measure a method on a split. A failed fit gives one with an error."""
+    found, data = Measurement(), data.of(method.columns)
     with warnings.catch_warnings(record=True) as caught, one_blas_thread_if_small(data.X):
         warnings.simplefilter("always", UserWarning)
         try:
-            _measure(method, data, split, outcome)
+            _measure(method, data, split, found)
         except ImportError:  # a package that is not installed
             raise
         except Exception as failure:  # of any adapter, which the others do not depend on
-            outcome = Outcome(error=f"{type(failure).__name__}: {reason(failure)}")
-    found = [" ".join(str(each.message).split()) for each in caught]
-    outcome.messages = tuple(dict.fromkeys(found))
-    return outcome
+            found = Measurement(error=f"{type(failure).__name__}: {reason(failure)}")
+    said = [" ".join(str(each.message).split()) for each in caught]
+    found.messages = tuple(dict.fromkeys(said))
+    return found
 
 
-def _measure(method: Method, data: Data, split: Split, outcome: Outcome) -> None:
+def _measure(method: ComparedMethod, data: Data, split: Split, found: Measurement) -> None:
     estimator = seeded(method.estimator, split.seed)
     options = {}
     if data.groups is not None and has_fit_parameter(estimator, "groups"):
@@ -127,44 +74,46 @@ def _measure(method: Method, data: Data, split: Split, outcome: Outcome) -> None
     start = time.perf_counter()
     targets = data.y if data.teacher is None else data.teacher
     estimator.fit(data.X[split.train], targets[split.train], **options)
-    outcome.figures["fit_seconds"] = time.perf_counter() - start
+    found.figures["fit_seconds"] = time.perf_counter() - start
     if len(split.test):
-        _judge_rows(estimator, data, split, outcome)
+        _judge_rows(estimator, data, split, found)
     if split.final:
-        outcome.estimator = estimator
-        _judge_other_uses(estimator, data, outcome)
+        found.estimator = estimator
+        _judge_other_uses(estimator, data, found)
 
 
-def _judge_rows(estimator: Any, data: Data, split: Split, outcome: Outcome) -> None:
+def _judge_rows(estimator: Any, data: Data, split: Split, found: Measurement) -> None:
     """Measure the task, the geometry, neighbours and outliers on the judged rows."""
     X, y = data.X[split.test].astype(np.float64), data.y[split.test]
     start = time.perf_counter()
     Z = transformed(estimator, X)
-    outcome.figures["transform_seconds"] = time.perf_counter() - start
-    outcome.predictions = np.asarray(estimator.predict(X))
-    outcome.score, of_task = _task_figures(estimator, X, y, outcome.predictions, data.task)
-    outcome.figures |= _geometry(X, Z) | of_task
+    found.figures["transform_seconds"] = time.perf_counter() - start
+    found.predictions = np.asarray(estimator.predict(X))
+    found.score, of_task = _task_figures(estimator, X, y, found.predictions, data.task)
+    found.figures |= _geometry(X, Z) | of_task
     if data.task == "classify":
-        outcome.precision = same_class_shares(Z, y)
-    if data.foreign is not None:
+        found.precision = same_class_shares(Z, y)
+    if "foreign" in data.sets:
         reference = transformed(estimator, data.X[split.train])
-        inner, outer = (
-            _mean_distance(rows, reference) for rows in (Z, transformed(estimator, data.foreign))
-        )
-        outcome.inside, outcome.outside = placements(inner, outer)
+        foreign = transformed(estimator, data.sets["foreign"])
+        inner, outer = (_mean_distance(rows, reference) for rows in (Z, foreign))
+        found.inside, found.outside = placements(inner, outer)
 
 
-def _judge_other_uses(estimator: Any, data: Data, outcome: Outcome) -> None:
+def _judge_other_uses(estimator: Any, data: Data, found: Measurement) -> None:
     """Measure pairs and queries, which are no rows of the table."""
-    if data.pairs is not None:
-        vectors = torch.from_numpy(transformed(estimator, data.pairs[0]))
-        outcome.similarity = -angles(*(vectors[ends] for ends in data.pairs[1])).numpy()
-    if data.search is not None:
-        queries, documents = (transformed(estimator, part) for part in data.search[:2])
+    sets = {
+        name: transformed(estimator, rows) for name, rows in data.sets.items() if name != "foreign"
+    }
+    if data.ends is not None:
+        vectors = torch.from_numpy(sets["pairs"])
+        found.similarity = -angles(*(vectors[ends] for ends in data.ends)).numpy()
+    if data.relevant is not None:
+        queries, documents = sets["queries"], sets["documents"]
         k = min(K, len(documents))
-        outcome.reciprocal = reciprocal_ranks(queries, documents, data.search[2], k)
+        found.reciprocal = reciprocal_ranks(queries, documents, data.relevant, k)
         if data.index is not None and getattr(estimator, "space", "teacher") == "teacher":
-            outcome.indexed = reciprocal_ranks(queries, data.index, data.search[2], k)
+            found.indexed = reciprocal_ranks(queries, data.index, data.relevant, k)
 
 
 def transformed(estimator: Any, X: NDArray[Any]) -> Floats:
@@ -247,8 +196,6 @@ def placements(inner: Floats, outer: Floats) -> tuple[Floats, Floats]:
 
 def n_changed(before: NDArray[Any], after: NDArray[Any]) -> int:
     """Number of rows whose predictions differ; values may differ by rounding."""
-    if np.asarray(before).dtype.kind == "f" and np.asarray(after).dtype.kind == "f":
-        differs = np.abs(after - before) > 1e-6 * max(float(np.std(before)), 1e-300)
-    else:
-        differs = before != after
+    are_values = before.dtype.kind == "f"
+    differs = np.abs(after - before) > 1e-6 * np.std(before) if are_values else before != after
     return int(differs.reshape(len(differs), -1).any(axis=1).sum())

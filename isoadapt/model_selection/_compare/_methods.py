@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 
 from isoadapt import IsotropyLayer, LinearHead, TeacherReadout
+from isoadapt._utils.containers import comparable
 from isoadapt._utils.messages import choices
 from isoadapt.adapters import FlowAdapter
 from isoadapt.adapters._heads import fit_head, needs_fit
@@ -19,13 +20,8 @@ from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS, installed_v
 
 NO_ADAPTER = "no adapter"
 HEAD_REFIT = "head refit only"
-_LAYER = "same layer, no penalty"
-_RAW_LAYER = "same layer in raw coordinates, no penalty"
-_EXACT_LAYER = "exact layer, no penalty"
-_FLOW = "same flow, no penalty"
-_TAUGHT = "TeacherReadout"
-
 SECOND_PASS = "second pass"
+_TAUGHT = "TeacherReadout"
 
 BASELINE, CONTROL, ADAPTER = "baseline", "control", "adapter"
 HEAD_COLUMNS, ALL_COLUMNS, TEACHER_COLUMNS = "head", "all", "teacher"  # what a method reads
@@ -62,7 +58,7 @@ class WithHead(BaseEstimator):
 
 
 @dataclass(frozen=True)
-class Method:
+class ComparedMethod:
     """A row of the comparison: its estimator before the fit, and the names of its controls."""
 
     name: str
@@ -72,17 +68,19 @@ class Method:
     columns: str = HEAD_COLUMNS  # where there is a teacher
 
 
-def make_methods(adapters: Any, head: Any, task: str, teacher: bool = False) -> list[Method]:
+def make_methods(
+    adapters: Any, head: Any, task: str, teacher: bool = False
+) -> list[ComparedMethod]:
     """The baseline, the controls and the adapters, in this order."""
-    found = [Method(NO_ADAPTER, WithHead(head), BASELINE)]
+    found = [ComparedMethod(NO_ADAPTER, WithHead(head), BASELINE)]
     common: tuple[str, ...] = ()
     if not needs_fit(head):  # otherwise "no adapter" has a new head already
-        found.append(Method(HEAD_REFIT, WithHead(PROBES[task]), CONTROL))
+        found.append(ComparedMethod(HEAD_REFIT, WithHead(PROBES[task]), CONTROL))
         common = (HEAD_REFIT,)
     if teacher:
         probe = WithHead(PROBES[task])
-        found.append(Method(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))
-    chosen: list[Method] = []
+        found.append(ComparedMethod(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))
+    chosen: list[ComparedMethod] = []
     for name, template in _choose(adapters, head, teacher).items():
         if (taught := getattr(template, "_needs_teacher", False)) and not teacher:
             raise ValueError(f"adapters: {name!r} is fitted to a teacher's vectors: pass teacher=")
@@ -92,7 +90,7 @@ def make_methods(adapters: Any, head: Any, task: str, teacher: bool = False) -> 
             found.append(needed)
         own = (needed.name,) if needed is not None else ()
         columns = ALL_COLUMNS if taught else HEAD_COLUMNS
-        chosen.append(Method(name, estimator, ADAPTER, common + own, columns))
+        chosen.append(ComparedMethod(name, estimator, ADAPTER, common + own, columns))
     for method in chosen:
         if method.name in {control.name for control in found}:
             raise ValueError(
@@ -129,55 +127,42 @@ def _choose(adapters: Any, head: Any, teacher: bool) -> dict[str, Any]:
         if adapters == "fast":
             made = {name: each for name, each in made.items() if is_fast(each)}
         return made | ({_TAUGHT: TeacherReadout()} if teacher else {})
-    if isinstance(adapters, Mapping) and adapters:
-        return {str(name): _check_estimator(each) for name, each in adapters.items()}
-    single = isinstance(adapters, str) or hasattr(adapters, "fit")
-    if not single and not isinstance(adapters, Iterable):
-        raise TypeError(_admissible(adapters))
-    found: dict[str, Any] = {}
-    for each in [adapters] if single else adapters:
-        name, estimator = _named(each, head) if isinstance(each, str) else (None, each)
-        _check_estimator(estimator)
-        name = _unused(name or " ".join(repr(estimator).split()), found)
-        found[name] = estimator
-    if not found:
+    if isinstance(adapters, Mapping):
+        given = {str(name): each for name, each in adapters.items()}
+    else:
+        given = {}
+        several = isinstance(adapters, Iterable) and not isinstance(adapters, str | Pipeline)
+        for each in adapters if several else [adapters]:
+            name, each = _named(each, head)
+            numbers = (f"{name} ({number})" for number in range(2, len(given) + 3))
+            given[next(one for one in (name, *numbers) if one not in given)] = each
+    for each in given.values():
+        if isinstance(each, type) or not (hasattr(each, "fit") and hasattr(each, "transform")):
+            raise TypeError(
+                f"adapters={each!r} must be 'fast', 'all', the name of an adapter, an estimator "
+                "with fit and transform, a list of names and estimators, or a dict of estimators"
+            )
+    if not given:
         raise ValueError(f"adapters={adapters!r} names no adapter: pass at least one, or 'fast'")
-    return found
+    return given
 
 
-def _named(name: str, head: Any) -> tuple[str, Any]:
-    """Find an adapter by the name of a variant, of a class or of the command line."""
+def _named(adapter: Any, head: Any) -> tuple[str, Any]:
+    """Name and estimator of an adapter, found by its name if it is a string."""
+    if not isinstance(adapter, str):
+        return " ".join(repr(adapter).split()), adapter
     for variant in VARIANTS:
-        if variant.name == name:
-            return name, variant.make(head)
-    if name == _TAUGHT:
-        return name, TeacherReadout()
-    cls = METHODS.get(name, name)
-    if cls not in METHODS.values():
+        if variant.name == adapter:
+            return adapter, variant.make(head)
+    if adapter == _TAUGHT:
+        return adapter, TeacherReadout()
+    name = METHODS.get(adapter, adapter)
+    if name not in METHODS.values():
         known = ["fast", "all", *METHODS.values(), *(variant.name for variant in VARIANTS)]
-        raise ValueError(f"adapters={name!r} is not the name of an adapter; {choices(name, known)}")
-    return cls, ADAPTERS[cls](head=head)
-
-
-def _check_estimator(estimator: Any) -> Any:
-    if isinstance(estimator, type) or not (
-        hasattr(estimator, "fit") and hasattr(estimator, "transform")
-    ):
-        raise TypeError(_admissible(estimator))
-    return estimator
-
-
-def _admissible(value: Any) -> str:
-    return (
-        f"adapters={value!r} must be 'fast', 'all', the name of an adapter, an estimator with fit "
-        "and transform, a list of names and estimators, or a dict of estimators"
-    )
-
-
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
-    """Number a name that is taken."""
-    numbers = (f"{name} ({number})" for number in range(2, len(taken) + 3))
-    return next(each for each in (name, *numbers) if each not in taken)
+        raise ValueError(
+            f"adapters={adapter!r} is not the name of an adapter; {choices(adapter, known)}"
+        )
+    return name, ADAPTERS[name](head=head)
 
 
 def _with_head(template: Any, head: Any, task: str) -> Any:
@@ -193,7 +178,7 @@ def _with_head(template: Any, head: Any, task: str) -> Any:
 # --- controls ------------------------------------------------------------------------------------
 
 
-def _control(estimator: Any, name: str, known: list[Method]) -> Method | None:
+def _control(estimator: Any, name: str, known: list[ComparedMethod]) -> ComparedMethod | None:
     """Control of a trained adapter, trained alike without a penalty; an equal one in `known`."""
     adapter = estimator[-1] if isinstance(estimator, Pipeline) else estimator
     template = _without_penalty(adapter)
@@ -201,17 +186,17 @@ def _control(estimator: Any, name: str, known: list[Method]) -> Method | None:
         return None
     if isinstance(estimator, Pipeline):
         template = clone(estimator).set_params(**{estimator.steps[-1][0]: template})
-    title = _FLOW if isinstance(adapter, FlowAdapter) else _LAYER
-    if getattr(adapter, "solver", None) == "exact":
-        title = _EXACT_LAYER
-    elif getattr(adapter, "coordinates", None) == "raw":
-        title = _RAW_LAYER
-    new = Method(title, template, CONTROL)
     for method in known:
-        if method.kind == CONTROL and _settings(method.estimator) == _settings(template):
+        if method.kind == CONTROL and comparable(method.estimator) == comparable(template):
             return method
-    taken = {method.name for method in known}
-    return replace(new, name=f"{title}, as {name}") if title in taken else new
+    trained = "same flow" if isinstance(adapter, FlowAdapter) else "same layer"
+    if getattr(adapter, "solver", None) == "exact":
+        trained = "exact layer"
+    elif getattr(adapter, "coordinates", None) == "raw":
+        trained = "same layer in raw coordinates"
+    title = f"{trained}, no penalty"
+    taken = title in {method.name for method in known}
+    return ComparedMethod(f"{title}, as {name}" if taken else title, template, CONTROL)
 
 
 def _without_penalty(adapter: Any) -> Any:
@@ -220,17 +205,8 @@ def _without_penalty(adapter: Any) -> Any:
         return None if adapter.alpha is None else clone(adapter).set_params(alpha=1.0)
     if not isinstance(adapter, PenalisedAdapter):
         return None
-    layer = IsotropyLayer()
-    own = adapter.get_params(deep=False)
+    own, layer = adapter.get_params(deep=False), IsotropyLayer(alpha=1.0)
     # Without a penalty, a balance only rescales the task loss, which hardly changes AdamW's steps.
     ignored = {"alpha", "balance", "smoothing", "bias_corrected"}
-    shared = {name: own[name] for name in layer.get_params(deep=False) if name in own}
-    return layer.set_params(
-        **{name: value for name, value in shared.items() if name not in ignored}, alpha=1.0
-    )
-
-
-def _settings(estimator: Any) -> str:
-    """Parameters of an estimator as a text."""
-    parameters = estimator.get_params()
-    return repr([(name, repr(parameters[name])) for name in sorted(parameters)])
+    shared = (own.keys() & layer.get_params(deep=False)) - ignored
+    return layer.set_params(**{name: own[name] for name in shared})

@@ -1,0 +1,171 @@
+"""The protocol of a comparison: the rows that it fits to, and those that it judges on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    StratifiedGroupKFold,
+    StratifiedKFold,
+    check_cv,
+)
+
+from isoadapt._utils.containers import as_values
+from isoadapt._utils.messages import warn
+from isoadapt.geometry._chunks import row_hashes
+from isoadapt.model_selection._compare._data import FEWEST, Data
+from isoadapt.model_selection._compare._methods import HEAD_COLUMNS
+
+N_REPEATS = 3
+_KINDS: dict[tuple[bool, bool], Any] = {  # by whether they are stratified and grouped
+    (True, True): StratifiedGroupKFold,
+    (True, False): StratifiedKFold,
+    (False, True): GroupKFold,
+    (False, False): KFold,
+}
+
+_UNKNOWN = (
+    "encoder_saw=None: it is not known whether the encoder was trained on the judged rows. If it "
+    "was, their classes are already separated, and the figures do not tell which adapter helps on "
+    "new rows. Pass encoder_saw=False, or True with X_test and y_test that it has not seen (on the "
+    "command line: --encoder-unseen, or --encoder-saw with --test)"
+)
+_SEEN = (
+    "encoder_saw=True: cross-validation on rows that the encoder was trained on cannot tell "
+    "whether an adapter helps, because their classes are already separated. Pass X_test and y_test "
+    "that it has not seen, or a mask of the rows that it has seen, and the others are judged"
+)
+
+Rows = NDArray[np.int64]  # row numbers
+
+
+class Split(NamedTuple):
+    """Row numbers to fit to, and those to judge on, which may be none."""
+
+    train: Rows
+    test: Rows
+    final: bool  # whether it gives the fitted estimator, and figures of pairs and queries
+    seed: int
+
+
+class Plan(NamedTuple):
+    """The splits of a comparison and the protocol in words."""
+
+    splits: list[Split]
+    protocol: str
+    resampled: bool  # whether the task is judged by a cross-validation
+
+
+def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -> Plan:
+    """Choose the protocol: fit to X and judge on other rows, or a cross-validation."""
+    n_rows, rows = len(data.X), np.arange(len(data.X))
+    saw = _mask(encoder_saw, n_fit)
+    if encoder_saw is None:
+        warn(_UNKNOWN)
+    if n_fit < n_rows:
+        return _single(data, rows[:n_fit], rows[n_fit:], seed, "test rows")
+    if saw.all():
+        raise ValueError(_SEEN)
+    if saw.any():
+        unseen = "rows that the encoder has not seen"
+        return _single(data, rows[saw], rows[~saw], seed, unseen)
+    folds = _folds(data, cv, seed)
+    if (fewest := min(len(test) for _, test in folds)) < FEWEST:
+        raise ValueError(
+            f"cv={cv!r}: only {fewest} rows are judged at a time, of {n_rows}; at least {FEWEST} "
+            "are needed: use fewer folds, more rows, or more groups of rows"
+        )
+    splits = [Split(train, test, False, seed) for train, test in folds]
+    of_groups = "grouped " if data.clusters.max() + 1 < n_rows else ""
+    protocol = (
+        f"Cross-validation on {n_rows} rows with {len(splits)} {of_groups}splits, with the "
+        "corrected resampled t test for the task, and paired tests of rows, pairs and queries for "
+        "other uses."
+    )
+    return Plan([*splits, Split(rows, rows[:0], True, seed)], protocol, True)
+
+
+def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
+    """Fit to some rows, and judge on those of others that equal none of them."""
+    read = data.of(HEAD_COLUMNS).X
+    known = np.isin(row_hashes(read[test]), row_hashes(read[train]))
+    counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows that are fitted to"
+    test = test[~known]
+    if len(test) < FEWEST:
+        raise ValueError(
+            f"{counts}, so {len(test)} are left, and at least {FEWEST} are needed: judge on other "
+            "rows"
+        )
+    _check_targets(data.y[train], data.y[test], data.task)
+    if known.any():
+        warn(f"{counts}, and are left out")
+    protocol = (
+        f"Fitted to {len(train)} rows and judged on {len(test)} {what}, with paired tests of rows, "
+        "pairs and queries."
+    )
+    return Plan([Split(train, test, True, seed)], protocol, False)
+
+
+def _check_targets(targets: NDArray[Any], test_targets: NDArray[Any], task: str) -> None:
+    """Raise if no label to judge occurs in those to fit to, or if the values are all equal."""
+    known, judged = np.unique(targets).tolist(), np.unique(test_targets).tolist()
+    if task == "classify" and not set(known) & set(judged):
+        raise ValueError(
+            f"the rows to judge on have the labels {judged[:5]}, none of which occurs in y "
+            f"({known[:5]}): use the same labels in both"
+        )
+    if task == "regress" and not np.ptp(test_targets, axis=0).all():
+        raise ValueError(
+            "the rows to judge on have equal values only, for which R² is not defined: judge on "
+            "rows whose values differ"
+        )
+
+
+def _mask(encoder_saw: Any, n: int) -> NDArray[np.bool_]:
+    """Mask (n,) of the rows that the encoder is said to have seen."""
+    single = encoder_saw is None or isinstance(encoder_saw, bool | np.bool_)
+    mask = np.asarray(bool(encoder_saw) if single else as_values(encoder_saw, "encoder_saw"))
+    if mask.shape not in ((), (n,)) or mask.dtype != bool:
+        raise ValueError(
+            f"encoder_saw has shape {mask.shape} and dtype {mask.dtype}, but must be True, False, "
+            f"None or a boolean mask with one entry for each of the {n} rows of X"
+        )
+    return np.broadcast_to(mask, n)
+
+
+def _folds(data: Data, cv: Any, seed: int) -> list[tuple[Rows, Rows]]:
+    """Row numbers of the splits; a number of folds is repeated with different shuffles."""
+    y, groups = data.y, None if data.groups is None else data.clusters
+    cv = 5 if cv is None else cv
+    if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
+        seeds = [(seed + repeat) % 2**32 for repeat in range(N_REPEATS)]
+        if data.clusters.max() + 1 < len(y):
+            groups = data.clusters
+        kind = _KINDS[data.task == "classify" and y.ndim == 1, groups is not None]
+        repeats = [kind(int(cv), shuffle=True, random_state=each) for each in seeds]
+        return [pair for repeat in repeats for pair in repeat.split(data.X, y, groups)]
+    found = check_cv(cv).split(data.X, y, groups)  # raises for other kinds of values
+    splits = [_checked_split(np.asarray(own), np.asarray(test), len(y)) for own, test in found]
+    if len(splits) < 2:
+        raise ValueError(
+            f"cv={cv!r} gives {len(splits)} split(s), but at least 2 are needed for a test; to "
+            "judge on one set of rows, pass X_test and y_test"
+        )
+    return splits
+
+
+def _checked_split(train: Rows, test: Rows, n: int) -> tuple[Rows, Rows]:
+    """Row numbers of one split; raise ValueError if they are not disjoint rows of X."""
+    rows = np.concatenate([train, test])
+    if rows.dtype.kind not in "iu" or not {*rows.tolist()} <= {*range(n)}:
+        raise ValueError(f"cv: a split must be two arrays of the row numbers 0 to {n - 1}")
+    if len(shared := np.intersect1d(train, test)):
+        raise ValueError(
+            f"cv: a split has {len(shared)} row(s) both for training and for test, such as row "
+            f"{shared[0]}; the judged rows must not be trained on"
+        )
+    return train.astype(np.int64), test.astype(np.int64)
