@@ -156,3 +156,9 @@ def test_the_state_is_as_before_after_a_call():
         assert np.geterr()["under"] == "raise"
     with sklearn.config_context(transform_output="pandas"):
         assert list(Whitening().fit_transform(X).columns)[:1] == ["whitening0"]
+
+
+def test_a_service_without_a_standard_error_stream(checkpoint, monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    TransformerEncoder(checkpoint, verbose=1).transform(TEXTS)
+    ADAPTERS["IsotropyLayer"](HEAD, max_epochs=1, verbose=1).fit(X, Y)

@@ -20,6 +20,11 @@ def warn(message: str | Warning, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def shows_progress(verbose: int | bool) -> bool:
+    """Whether to show a progress bar: if `verbose` and the standard error stream is a terminal."""
+    return bool(verbose and sys.stderr and sys.stderr.isatty())  # services have no such stream
+
+
 def reason(error: BaseException) -> str:
     """Return the message of an error on one line, or the name of its class if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__

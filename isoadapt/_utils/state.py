@@ -8,7 +8,12 @@ import numpy as np
 import torch
 from sklearn import config_context, get_config
 
-_FLOAT_ERRORS: dict[str, Any] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+_FLOAT_ERRORS: dict[str, Any] = {
+    "divide": "warn",
+    "over": "warn",
+    "under": "ignore",
+    "invalid": "warn",
+}
 _SKLEARN = {"transform_output": "default", "array_api_dispatch": False}
 
 

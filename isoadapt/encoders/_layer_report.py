@@ -1,7 +1,6 @@
 """layer_report: isotropy of a transformer's token embeddings for every layer, in one pass."""
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral
@@ -14,7 +13,7 @@ from sklearn.utils import check_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
-from isoadapt._utils.messages import aligned_table, warn
+from isoadapt._utils.messages import aligned_table, shows_progress, warn
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._batching import (
     embed_batches,
@@ -259,7 +258,7 @@ class _Reader:
         """Return a progress bar, hidden unless the encoder is verbose."""
         from tqdm.auto import tqdm
 
-        hidden = not (self.encoder.verbose and sys.stderr.isatty())
+        hidden = not shows_progress(self.encoder.verbose)
         return tqdm(total=len(self.texts), unit=" texts", desc="Reading layers", disable=hidden)
 
     def blocks(self) -> Iterator[Tokens]:

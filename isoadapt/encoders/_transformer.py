@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import sys
 from functools import cache as once
 from numbers import Integral
 from pathlib import Path
@@ -22,6 +21,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt._utils.devices import resolve_device
+from isoadapt._utils.messages import shows_progress
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._folder import checkpoint_folder
@@ -220,7 +220,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._validate_params()
         texts, inverse = as_texts(X).unique()
         opened = once(self.open)  # called only if needed, and once
-        hidden = not (self.verbose and sys.stderr.isatty())
+        hidden = not shows_progress(self.verbose)
         with tqdm(total=len(texts), unit=" texts", desc="Encoding", disable=hidden) as bar:
 
             def encode(part: Texts) -> NDArray[np.float32]:

@@ -2,7 +2,6 @@
 
 import os
 import random
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,7 +17,7 @@ from torch import nn
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import reason
+from isoadapt._utils.messages import reason, shows_progress
 from isoadapt.encoders._backbone import position_limit
 from isoadapt.encoders._folder import (
     check_files,
@@ -222,7 +221,7 @@ def finetune_text_classifier(
         rows = _rows(network, tokenizer, inputs, targets, max_length)
         folder = Path(tempfile.gettempdir())  # exists, and nothing is written to it
         arguments = training_arguments(torch_device, seed, folder, network.config, **settings)
-        show_progress = bool(verbose) and sys.stderr.isatty()
+        show_progress = shows_progress(verbose)
         train_classifier(network, tokenizer, rows, arguments, show_progress, **options)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:
         network.config.isoadapt_label_names = targets.named

@@ -6,7 +6,6 @@ the weights of the epoch that its :class:`EpochChoice` keeps are converted into 
 
 import copy
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
+from isoadapt._utils.messages import shows_progress
 from isoadapt.adapters._engine._choice import EpochChoice
 from isoadapt.adapters._engine._loop import AdapterNet, Alternation, OutputRidge
 from isoadapt.adapters._engine._network import AdapterNetwork, MemberAdamW, layer_map
@@ -213,7 +213,7 @@ class Training:
 
 def epochs_bar(max_epochs: int, verbose: int) -> tqdm:
     """Return a progress bar of epochs, shown only if `verbose` and on a terminal."""
-    hidden = not (verbose and sys.stderr.isatty())
+    hidden = not shows_progress(verbose)
     return tqdm(total=max_epochs, desc="epochs", disable=hidden)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from tqdm import tqdm
 
-from isoadapt._utils.messages import warn
+from isoadapt._utils.messages import shows_progress, warn
 from isoadapt._utils.state import own_state
 from isoadapt.model_selection._compare._comparison import Comparison
 from isoadapt.model_selection._compare._data import Data, make_data
@@ -240,7 +239,7 @@ def _run(
         for number, (method, split) in enumerate(fits)
     )
     found: list[Measurement | None] = [None] * len(fits)
-    no_bar = not (verbose and sys.stderr.isatty())
+    no_bar = not shows_progress(verbose)
     with (
         tqdm(total=len(fits), unit=" fits", desc="Comparing", disable=no_bar) as bar,
         suppress(KeyboardInterrupt),

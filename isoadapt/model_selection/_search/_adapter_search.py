@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import warnings
 from collections import Counter
@@ -22,7 +21,7 @@ from sklearn.utils import get_tags, indexable
 from sklearn.utils._param_validation import Interval
 from tqdm import tqdm
 
-from isoadapt._utils.messages import warn
+from isoadapt._utils.messages import shows_progress, warn
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._rows import restore_on_failure
 from isoadapt.model_selection._result_cache import (
@@ -274,7 +273,7 @@ class AdapterSearchCV(GridSearchCV):
         for number, candidate in enumerate(candidates):
             groups.setdefault(candidate.key, {})[number] = candidate.rest
         done: dict[Fit, Outcome] = {}
-        hidden = not (self.verbose and sys.stderr.isatty())
+        hidden = not shows_progress(self.verbose)
         settings = self.n_jobs, self.pre_dispatch, self.max_memory
         try:
             with tqdm(total=len(fits), unit=" fits", desc="Searching", disable=hidden) as bar:
