@@ -236,11 +236,6 @@ def _read_texts(source: Source, label: str | None) -> tuple[list[Any], "NDArray[
             found, y = load_table(path, text=source.text, label=label)
             found = each_alone(found, path) if source.separately else found
         texts += found
-    if len({isinstance(text, str) for text in texts}) == 2:
-        raise WrongUsage(
-            "some files hold pairs of texts and others single texts: name one column with --text, "
-            "or embed the texts of pairs each alone with --separately"
-        )
     return texts, None if source.more or source.separately else y
 
 
