@@ -63,7 +63,6 @@ WRONG_USAGE = [
     ("--teacher is for teacher-readout", FIT + "whitening --on texts.tsv --teacher my-base"),
     ("--teacher", FIT + "teacher-readout --on texts.tsv"),
     ("'X.npy' is a matrix", TEACHER + "X.npy"),
-    ("--separately", TEACHER + "pairs.tsv texts.tsv"),
     (r"\.npy, \.csv or \.parquet", "transform narrow X.npy out.tsv"),
     ("input file", "transform narrow X.npy X.npy --overwrite"),
     ("pass --model", "transform narrow texts.tsv out.npy"),
@@ -73,6 +72,7 @@ WRONG_USAGE = [
     ("--merge", "export narrow --out m --merge --normalize"),
 ]
 FAILURES = [
+    (r"is a str .* while X\[0\] is a pair", TEACHER + "pairs.tsv texts.tsv"),
     ("'where' .*'head_input'.* Got 'heads'", TRAIN + "--penalty istar --where heads"),
     ("absent", "audit absent texts.tsv"),
     ("at least 2", "audit my-model one.txt"),
