@@ -104,7 +104,10 @@ def load_table(
 def read_parquet(path: Path) -> pd.DataFrame:
     """Read a Parquet file, or a folder of such files, indexed by the numbers of rows from 1."""
     import_optional("pyarrow", feature="Reading Parquet", extra="data")
-    table = pd.read_parquet(path)
+    try:
+        table = pd.read_parquet(path)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {reason(error)}") from error
     rows = pd.RangeIndex(1, len(table) + 1, name="row")
     return table.set_axis(rows).set_axis([*map(str, table)], axis=1)
 
