@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
 from isoadapt.model_selection._compare._uses import USES
 from isoadapt.model_selection._compare._verdict import is_credited, sentence
@@ -90,13 +89,9 @@ class Comparison:
             (skewness of the 10-occurrence), "neighbour_overlap" (share of the 10 nearest neighbours
             kept), figures of the task, "fit_seconds", "transform_seconds", "changed_predictions"
             and "n_predictions".
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
         """
-        pandas = import_optional("pandas", feature="Comparison.to_frame", extra="data")
+        import pandas
+
         return pandas.DataFrame(self.rows)
 
     def best_adapter(self, use: str | None = None, *, same_predictions: bool = False) -> Any:
