@@ -24,7 +24,7 @@ from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import warn
 from isoadapt.encoders._backbone import Backbone, live_backbone
 from isoadapt.encoders._batching import embed_batch, embed_batches, needs_equal_lengths, to_device
-from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
+from isoadapt.encoders._cache import EmbeddingCache, as_cache
 from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.encoders._models import quiet, stored_graph
 from isoadapt.encoders._pooling import Pooling

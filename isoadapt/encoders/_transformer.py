@@ -4,7 +4,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from functools import cache as once, partial
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -33,7 +33,7 @@ from isoadapt.encoders._batching import (
     token_budget,
     vector_width,
 )
-from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
+from isoadapt.encoders._cache import EmbeddingCache, Request, as_cache
 from isoadapt.encoders._identity import encoder_identity, located, noted, variant
 from isoadapt.encoders._models import (
     DTYPES,
@@ -267,19 +267,19 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         self._validate_params()
         texts, inverse = as_texts(X).unique()
-        backbone = once(self._outline)  # called only if needed, and once
         hidden = not (self.verbose and sys.stderr.isatty())
         with tqdm(total=len(texts), unit=" texts", desc="Encoding", disable=hidden) as bar:
 
-            def encode(part: Texts) -> NDArray[np.float32]:
-                return self._encode(part, backbone(), self._pooling(backbone()), bar.update)
+            def opened() -> Callable[[Texts], NDArray[np.float32]]:
+                backbone = self._outline()
+                pooling = self._pooling(backbone)
+                return lambda part: self._encode(part, backbone, pooling, bar.update)
 
             if self.cache is None:
-                vectors = encode(texts)
+                vectors = opened()(texts)
             else:
-                vectors = as_cache(self._at("cache"))._embed(
-                    texts, partial(encoder_identity, self), encode, bar.update
-                )
+                cache, identify = as_cache(self._at("cache")), partial(encoder_identity, self)
+                vectors = Request(cache, texts, identify, opened, bar.update).vectors()
         return vectors[inverse]
 
     def deviation(self, X: Any) -> "Deviation":
