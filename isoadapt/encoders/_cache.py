@@ -37,7 +37,12 @@ _CONSTRAINTS: dict[str, Any] = {
     "max_size": [Interval(Integral, 2**20, None, closed="left")],
 }
 _PROCESS = os.urandom(8).hex()
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+_DAMAGE = {  # the last ones are of the header and of the list of tables
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_ERROR,
+}
 _CREATE = """
     PRAGMA page_size = 16384;
     PRAGMA journal_mode = WAL;
@@ -260,7 +265,8 @@ class EmbeddingCache:
         try:
             return _run_in(file, operation)
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _DAMAGE:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code not in _DAMAGE or not os.access(file, os.W_OK):
                 raise
             new = file.with_stem(f"vectors-{int(file.stem[-3:]) + 1:03}")
             warn(
