@@ -105,7 +105,7 @@ def _write(encoder: TransformerEncoder, texts: list[str], vectors: NDArray[np.fl
     """Write vectors to the cache under the keys of the encoder, in 50 batches."""
     keys = row_keys(encoder_identity(encoder), as_texts(texts))
     for part in np.array_split(np.arange(len(texts)), 50):
-        encoder.cache._put("benchmark", [keys[i] for i in part], vectors[part])
+        encoder.cache._put("benchmark", {keys[i]: vectors[i] for i in part})
 
 
 def _overhead(folder: Path, n: int, repeats: int) -> Comparison:

@@ -23,11 +23,11 @@ from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 
 Result = TypeVar("Result")
+_Encode = Callable[[Texts], NDArray[np.float32]]
 
 _BATCH_SECONDS = 2.0  # of encoding, which is the work that a killed process loses
 _SHARE = 0.25  # of the missing texts, at most, in a batch: others may be encoding them too
 _CHARACTERS = 5_000  # in the first batch, and to which this share does not apply
-_READ_AT_ONCE = 10_000
 _CLAIM_SECONDS = 20.0  # until a claim expires, as its process may have died
 _POLL_SECONDS = 0.02
 _BUSY_SECONDS = 60.0  # that an operation waits for those of other processes
@@ -37,12 +37,7 @@ _CONSTRAINTS: dict[str, Any] = {
     "max_size": [Interval(Integral, 2**20, None, closed="left")],
 }
 _PROCESS = os.urandom(8).hex()
-_DAMAGE = {  # the last ones are of the header and of the list of tables
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_ERROR,
-}
+_DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY", "SQLITE_ERROR")
 _CREATE = """
     PRAGMA page_size = 16384;
     PRAGMA journal_mode = WAL;
@@ -88,11 +83,9 @@ class EmbeddingCache:
 
     The key of a vector is a digest of the content of the checkpoint (weights, tokenizer,
     configuration, pooling, code), the parameters of the encoder that affect vectors, the text or
-    pair, and a version number of the encoding procedure. A changed checkpoint therefore never
-    receives the vectors of the old one, and a copy of a checkpoint in another folder receives the
-    same vectors. A release of this package that changes vectors raises the version number. Texts
-    are then encoded again under new keys, and the old vectors are evicted over time. Nothing is
-    opened before the first use.
+    pair, and a version number of the encoding procedure. A changed checkpoint, or a release of this
+    package that changes vectors, therefore never receives old vectors, which are evicted over time.
+    A copy of a checkpoint in another folder receives the same vectors.
 
     Parameters
     ----------
@@ -106,7 +99,7 @@ class EmbeddingCache:
     Raises
     ------
     OSError
-        If the folder cannot be written to.
+        On first use, if the folder cannot be written to.
     ValueError
         On first use, if a parameter is out of range, or if the encoder's model is a live one.
 
@@ -126,16 +119,13 @@ class EmbeddingCache:
     before it encodes them, so no text is encoded twice. Others go on with other texts, and wait
     only if all that they lack are claimed. A process that is killed loses only the texts that it
     was encoding, about two seconds of work, which others may claim after 20 seconds. After a crash
-    of the machine, the last few batches may be missing.
+    of the machine, the last few batches may be missing. A process that is forked while no thread
+    reads or writes vectors can use the cache too.
 
-    A process that is forked while no thread reads or writes vectors can use the cache too.
-
-    Vectors computed on a GPU and on a CPU, or in batches of other composition, differ in the last
-    bits, and by more with ``dtype="int8"``. The cache treats them as equal. It also treats vectors
-    of different versions of torch and transformers as equal.
-
-    Everyone who can write to the folder can change vectors: the checksums detect accidental damage
-    only.
+    Vectors computed on a GPU and on a CPU, in batches of other composition, or by other versions of
+    torch and transformers, differ in the last bits, and by more with ``dtype="int8"``. The cache
+    treats them as equal. Everyone who can write to the folder can change vectors: the checksums
+    detect accidental damage only.
 
     Examples
     --------
@@ -202,56 +192,56 @@ class EmbeddingCache:
             problems = [f"the file {str(file)!r} is damaged"]
         return CacheCheck(n, tuple(problems))
 
-    def _read(self, keys: Sequence[bytes]) -> tuple[list[int], NDArray[np.float32]]:
-        """Look vectors up and count hits; return the places of those found, and them (m, d)."""
+    def _read(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        """Return the vectors (d,) of those keys that are stored, and count hits."""
         query = "SELECT id, used < ?, content FROM rows WHERE key = ?"
 
-        def look_up(database: sqlite3.Connection) -> tuple[dict[int, Any], list[Any]]:
+        def look_up(database: sqlite3.Connection) -> tuple[dict[bytes, Any], list[Any]]:
             now = time.time()
             limit = now - _MARK_SECONDS
             database.execute("BEGIN")
-            selected = (database.execute(query, (limit, key)).fetchone() for key in keys)
-            rows = {i: row for i, row in enumerate(selected) if row}
+            rows = {key: database.execute(query, (limit, key)).fetchone() for key in keys}
             database.commit()
-            found = {i: row for i, row in rows.items() if _is_sound(keys[i], row[2])}
-            wrong = [rows[i][:1] for i in rows.keys() - found.keys()]
-            if found:
-                unmarked = [(now, row) for row, is_unmarked, _ in found.values() if is_unmarked]
-                database.execute("UPDATE counts SET hits = hits + ?", (len(found),))
+            sound = {key: row for key, row in rows.items() if row and _is_sound(key, row[2])}
+            wrong = [row[:1] for key, row in rows.items() if row and key not in sound]
+            unmarked = [(now, row) for row, is_unmarked, _ in sound.values() if is_unmarked]
+            if sound:
+                database.execute("UPDATE counts SET hits = hits + ?", (len(sound),))
                 database.executemany("UPDATE rows SET used = ? WHERE id = ?", unmarked)
             database.executemany("DELETE FROM rows WHERE id = ?", wrong)
-            return found, wrong
+            return sound, wrong
 
-        found, wrong = self._run(look_up)
+        sound, wrong = self._run(look_up)
         if wrong:
             warn(
                 f"{len(wrong)} vectors of the embedding cache in {str(self.folder)!r} were "
                 "damaged; their texts are encoded again"
             )
-        vectors = [np.frombuffer(row[2], dtype="<f4", offset=4) for row in found.values()]
-        return list(found), np.array(vectors)
+        return {key: np.frombuffer(row[2], "<f4", offset=4) for key, row in sound.items()}
 
-    def _claim(self, owner: str, keys: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Claim keys that no other owner has claimed; return which (n,)."""
+    def _claim(self, owner: str, keys: Sequence[bytes]) -> set[bytes]:
+        """Claim keys that no other owner has claimed, and return them."""
         query = "INSERT OR IGNORE INTO claims VALUES (?, ?, ?)"
 
-        def insert(database: sqlite3.Connection) -> list[int]:
+        def insert(database: sqlite3.Connection) -> set[bytes]:
             now = time.time()
             ended = (now - _CLAIM_SECONDS, owner)  # also those of an interrupted call
             database.execute("DELETE FROM claims WHERE time < ? OR owner = ?", ended)
-            return [database.execute(query, (key, owner, now)).rowcount for key in keys]
+            return {key for key in keys if database.execute(query, (key, owner, now)).rowcount}
 
-        return np.array(self._run(insert), dtype=bool)
+        return self._run(insert)
 
-    def _put(self, owner: str, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
+    def _put(self, owner: str, vectors: dict[bytes, NDArray[np.float32]]) -> None:
         """Store claimed vectors, and delete the least recently used if the file is too large."""
         query = "INSERT OR IGNORE INTO rows (key, used, content) VALUES (?, ?, ?)"
 
         def insert(database: sqlite3.Connection) -> None:
-            now, pairs = time.time(), zip(keys, vectors.astype("<f4"), strict=True)
-            rows = ((key, now, _with_checksum(key, vector.tobytes())) for key, vector in pairs)
+            now, pairs = time.time(), vectors.items()
+            rows = (
+                (key, now, _content(key, vector.astype("<f4").tobytes())) for key, vector in pairs
+            )
             database.executemany(query, rows)
-            database.execute("UPDATE counts SET misses = misses + ?", (len(keys),))
+            database.execute("UPDATE counts SET misses = misses + ?", (len(vectors),))
             database.execute("DELETE FROM claims WHERE owner = ?", (owner,))
             while database.execute(_SIZE).fetchone()[0] > self.max_size:
                 if not database.execute(_EVICT).rowcount:
@@ -265,8 +255,8 @@ class EmbeddingCache:
         try:
             return _run_in(file, operation)
         except sqlite3.DatabaseError as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-            if code not in _DAMAGE or not os.access(file, os.W_OK):
+            damaged = getattr(error, "sqlite_errorname", _DAMAGE[0]).startswith(_DAMAGE)
+            if not damaged or not os.access(file, os.W_OK):
                 raise
             new = file.with_stem(f"vectors-{int(file.stem[-3:]) + 1:03}")
             warn(
@@ -298,73 +288,67 @@ class Request:
     cache: EmbeddingCache
     texts: Texts
     identify: Callable[[], Identity]
-    opened: Callable[[], Callable[[Texts], NDArray[np.float32]]]  # loads the model
+    opened: Callable[[], _Encode]  # loads the model
     progress: Callable[[int], Any]  # is given the number of texts that were read
 
     def vectors(self) -> NDArray[np.float32]:
-        """Read the vectors that are stored, and encode the others.
-
-        If the disk fails, encoding continues without the cache. If the model changes meanwhile, all
-        texts are encoded again and nothing more is stored.
-        """
+        """Read the vectors that are stored, and encode the others."""
         cache, self._identity = self.cache, self.identify()
         validate_parameter_constraints(_CONSTRAINTS, vars(cache), caller_name="EmbeddingCache")
         writable_folder(cache._file().parent)
-        self._keys = row_keys(self._identity, self.texts)
         self._owner = f"{_PROCESS}-{threading.get_native_id()}"  # another one after a fork
-        self._vectors = np.empty((len(self.texts), 0), dtype=np.float32)
-        self._missing = np.ones(len(self.texts), dtype=bool)
+        self._keys = np.array(row_keys(self._identity, self.texts), dtype=object)
+        self._lengths = self.texts.lengths()
+        self._found: dict[bytes, NDArray[np.float32]] = {}
         try:
-            self._read(np.arange(len(self.texts)))
-            if self._missing.any():
+            self._read(self._keys)
+            if len(self._missing()):
                 self._encode_missing(self.opened())  # before texts are claimed
         except sqlite3.Error as error:
             warn(f"encoding continues without the cache {str(cache.folder)!r}: {error}")
-        if self._missing.any():
-            rows = np.flatnonzero(self._missing)
-            self._fill(rows, self.opened()(self.texts.take(rows)))
-        return self._vectors
+        if len(rows := self._missing()):
+            self._found |= self._encode(rows, self.opened())
+        return np.array([self._found[key] for key in self._keys])
 
-    def _encode_missing(self, encode: Callable[[Texts], NDArray[np.float32]]) -> None:
+    def _encode_missing(self, encode: _Encode) -> None:
         """Encode batches of texts that nobody else encodes, and read those that others stored."""
-        lengths, queue, characters = self.texts.lengths(), np.array([], dtype=np.int64), _CHARACTERS
-        longest_first = np.argsort(-lengths, kind="stable")
-        while self._missing.any():
-            if not len(queue):
-                queue = longest_first[self._missing[longest_first]]
-            most = min(characters, max(_CHARACTERS, _SHARE * lengths[self._missing].sum()))
-            n = max(1, int(np.searchsorted(lengths[queue].cumsum(), most, side="right")))
-            rows, queue = queue[:n], queue[n:]
-            claimed = self.cache._claim(self._owner, [self._keys[i] for i in rows])
-            self._read(rows)  # after the claim, because others may have stored them before it
-            rows = rows[claimed & self._missing[rows]]
+        characters, queue = float(_CHARACTERS), self._missing()
+        while len(queue):
+            lengths = self._lengths[queue].cumsum()
+            most = min(characters, max(_CHARACTERS, _SHARE * lengths[-1]))
+            rows, queue = np.split(queue, [max(1, np.searchsorted(lengths, most, side="right"))])
+            claimed = self.cache._claim(self._owner, self._keys[rows])
+            self._read(self._keys[rows])  # what others stored before the claim
+            rows = rows[[key in claimed and key not in self._found for key in self._keys[rows]]]
             if len(rows):
                 started = time.perf_counter()
-                vectors = encode(self.texts.take(rows))
-                rate = lengths[rows].sum() / (time.perf_counter() - started)
-                if self.identify() != self._identity:
-                    self._missing[:] = True
+                vectors = self._encode(rows, encode)
+                rate = self._lengths[rows].sum() / (time.perf_counter() - started)
+                if self.identify() != self._identity:  # the model has changed
+                    self._found.clear()  # all are encoded again, and not stored
                     return
-                self._fill(rows, vectors)
-                self.cache._put(self._owner, [self._keys[i] for i in rows], vectors)
-                characters = np.clip(_BATCH_SECONDS * rate, characters / 2, characters * 2)
+                self._found |= vectors
+                self.cache._put(self._owner, vectors)
+                characters = float(np.clip(_BATCH_SECONDS * rate, characters / 2, characters * 2))
             elif not len(queue):
                 time.sleep(_POLL_SECONDS)
+            if not len(queue):
+                queue = self._missing()
 
-    def _read(self, rows: NDArray[np.int64]) -> None:
-        """Read the vectors of some rows, as far as they are stored."""
-        for part in np.array_split(rows, len(rows) // _READ_AT_ONCE + 1):
-            places, vectors = self.cache._read([self._keys[i] for i in part])
-            if places:
-                self._fill(part[places], vectors)
-                self.progress(len(places))
+    def _encode(self, rows: NDArray[np.int64], encode: _Encode) -> dict[bytes, NDArray[np.float32]]:
+        """Return the vectors of some texts by their keys."""
+        return dict(zip(self._keys[rows], encode(self.texts.take(rows)), strict=True))
 
-    def _fill(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        """Set the vectors of some rows."""
-        if not self._vectors.size:
-            self._vectors = np.empty((len(self.texts), vectors.shape[1]), dtype=np.float32)
-        self._vectors[rows] = vectors
-        self._missing[rows] = False
+    def _read(self, keys: Sequence[bytes]) -> None:
+        """Read the vectors that are stored."""
+        found = self.cache._read(keys)
+        self._found |= found
+        self.progress(len(found))
+
+    def _missing(self) -> NDArray[np.int64]:
+        """Return the indices of texts without a vector, longest first."""
+        longest_first = np.argsort(-self._lengths, kind="stable")
+        return longest_first[[key not in self._found for key in self._keys[longest_first]]]
 
 
 def _run_in(file: Path, operation: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -382,11 +366,11 @@ def _run_in(file: Path, operation: Callable[[sqlite3.Connection], Result]) -> Re
         return operation(database)
 
 
-def _is_sound(key: bytes, content: Any) -> bool:
-    """Return whether a content has the right checksum."""
-    return isinstance(content, bytes) and content == _with_checksum(key, content[4:])
-
-
-def _with_checksum(key: bytes, vector: bytes) -> bytes:
+def _content(key: bytes, vector: bytes) -> bytes:
     """Return the CRC-32 of key and vector, and the vector."""
     return zlib.crc32(vector, zlib.crc32(key)).to_bytes(4, "little") + vector
+
+
+def _is_sound(key: bytes, content: Any) -> bool:
+    """Return whether a content has the right checksum."""
+    return isinstance(content, bytes) and content == _content(key, content[4:])
