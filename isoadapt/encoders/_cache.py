@@ -36,7 +36,7 @@ _CONSTRAINTS: dict[str, Any] = {
     "folder": [str, os.PathLike],
     "max_size": [Interval(Integral, 2**20, None, closed="left")],
 }
-_PROCESS = os.urandom(8).hex()
+_PROCESS = os.urandom(8).hex()  # unique, unlike the number of a process in a container
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY", "SQLITE_ERROR")
 _CREATE = """
     PRAGMA page_size = 16384;
@@ -120,7 +120,7 @@ class EmbeddingCache:
     only if all that they lack are claimed. A process that is killed loses only the texts that it
     was encoding, about two seconds of work, which others may claim after 20 seconds. After a crash
     of the machine, the last few batches may be missing. A process that is forked while no thread
-    reads or writes vectors can use the cache too.
+    encodes can use the cache too.
 
     Vectors computed on a GPU and on a CPU, in batches of other composition, or by other versions of
     torch and transformers, differ in the last bits, and by more with ``dtype="int8"``. The cache
@@ -198,9 +198,9 @@ class EmbeddingCache:
 
         def look_up(database: sqlite3.Connection) -> tuple[dict[bytes, Any], list[Any]]:
             now = time.time()
-            limit = now - _MARK_SECONDS
+            ago = now - _MARK_SECONDS
             database.execute("BEGIN")
-            rows = {key: database.execute(query, (limit, key)).fetchone() for key in keys}
+            rows = {key: database.execute(query, (ago, key)).fetchone() for key in keys}
             database.commit()
             sound = {key: row for key, row in rows.items() if row and _is_sound(key, row[2])}
             wrong = [row[:1] for key, row in rows.items() if row and key not in sound]
@@ -236,11 +236,9 @@ class EmbeddingCache:
         query = "INSERT OR IGNORE INTO rows (key, used, content) VALUES (?, ?, ?)"
 
         def insert(database: sqlite3.Connection) -> None:
-            now, pairs = time.time(), vectors.items()
-            rows = (
-                (key, now, _content(key, vector.astype("<f4").tobytes())) for key, vector in pairs
-            )
-            database.executemany(query, rows)
+            now = time.time()
+            contents = ((key, v.astype("<f4").tobytes()) for key, v in vectors.items())
+            database.executemany(query, ((key, now, _content(key, v)) for key, v in contents))
             database.execute("UPDATE counts SET misses = misses + ?", (len(vectors),))
             database.execute("DELETE FROM claims WHERE owner = ?", (owner,))
             while database.execute(_SIZE).fetchone()[0] > self.max_size:
@@ -303,7 +301,10 @@ class Request:
         try:
             self._read(self._keys)
             if len(self._missing()):
-                self._encode_missing(self.opened())  # before texts are claimed
+                encode = self.opened()  # before texts are claimed
+                with closing(_open(cache._file())) as kept:  # so that other closes write no log
+                    kept.execute("SELECT * FROM counts").fetchall()
+                    self._encode_missing(encode)
         except sqlite3.Error as error:
             warn(f"encoding continues without the cache {str(cache.folder)!r}: {error}")
         if len(rows := self._missing()):
@@ -318,8 +319,8 @@ class Request:
             most = min(characters, max(_CHARACTERS, _SHARE * lengths[-1]))
             rows, queue = np.split(queue, [max(1, np.searchsorted(lengths, most, side="right"))])
             claimed = self.cache._claim(self._owner, self._keys[rows])
-            self._read(self._keys[rows])  # what others stored before the claim
-            rows = rows[[key in claimed and key not in self._found for key in self._keys[rows]]]
+            found = self._read(self._keys[rows])  # what others stored before the claim
+            rows = rows[[key in claimed and key not in found for key in self._keys[rows]]]
             if len(rows):
                 started = time.perf_counter()
                 vectors = self._encode(rows, encode)
@@ -330,7 +331,7 @@ class Request:
                 self._found |= vectors
                 self.cache._put(self._owner, vectors)
                 characters = float(np.clip(_BATCH_SECONDS * rate, characters / 2, characters * 2))
-            elif not len(queue):
+            elif not found:
                 time.sleep(_POLL_SECONDS)
             if not len(queue):
                 queue = self._missing()
@@ -339,11 +340,12 @@ class Request:
         """Return the vectors of some texts by their keys."""
         return dict(zip(self._keys[rows], encode(self.texts.take(rows)), strict=True))
 
-    def _read(self, keys: Sequence[bytes]) -> None:
-        """Read the vectors that are stored."""
+    def _read(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        """Read the vectors of those keys that are stored."""
         found = self.cache._read(keys)
         self._found |= found
         self.progress(len(found))
+        return found
 
     def _missing(self) -> NDArray[np.int64]:
         """Return the indices of texts without a vector, longest first."""
@@ -352,18 +354,23 @@ class Request:
 
 
 def _run_in(file: Path, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-    """Call an operation with the database in a file, which is created if it is missing."""
+    """Call an operation in a transaction of its own."""
+    with closing(_open(file)) as database, database:
+        return operation(database)
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    """Open the database in a file, which is created if it is missing."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_name("lock")):
             if not file.exists():
                 with atomic_path(file) as new, closing(sqlite3.connect(new)) as database:
                     database.executescript(_CREATE)
-    uri = f"{file.as_uri()}?mode=rw"
-    with closing(sqlite3.connect(uri, timeout=_BUSY_SECONDS, uri=True)) as database, database:
-        database.execute("PRAGMA synchronous = NORMAL")
-        database.text_factory = bytes
-        return operation(database)
+    database = sqlite3.connect(f"{file.as_uri()}?mode=rw", timeout=_BUSY_SECONDS, uri=True)
+    database.text_factory = bytes
+    database.execute("PRAGMA synchronous = NORMAL")
+    return database
 
 
 def _content(key: bytes, vector: bytes) -> bytes:

@@ -2,6 +2,8 @@
 
 import hashlib
 import shutil
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -138,6 +140,15 @@ def test_damaged_vectors_are_encoded_again(tmp_path):
         assert cache.verify() == (299, ())
         put(cache, 3)
         assert has(cache, keys)
+
+
+def test_a_vector_of_another_key_is_never_returned(tmp_path):
+    cache = EmbeddingCache(tmp_path)
+    keys = put(cache, *range(5))
+    with closing(sqlite3.connect(tmp_path / FILE)) as database, database:
+        database.execute("UPDATE rows SET content = (SELECT max(content) FROM rows)")
+    with pytest.warns(UserWarning, match="4 vectors .* were damaged"):
+        assert len(cache._read(keys)) == 1
 
 
 @pytest.mark.parametrize("use", ["read", "verify"])
