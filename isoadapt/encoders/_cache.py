@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from numbers import Integral
@@ -29,8 +29,6 @@ _BATCH_SECONDS = 2.0  # of encoding, which is the work that a killed process los
 _SHARE = 0.25  # of the missing texts, at most, in a batch: others may be encoding them too
 _CHARACTERS = 5_000  # in the first batch, and to which this share does not apply
 _CLAIM_SECONDS = 20.0  # until a claim expires, as its process may have died
-_POLL_SECONDS = 0.02
-_BUSY_SECONDS = 60.0  # that an operation waits for those of other processes
 _MARK_SECONDS = 3600.0  # in which the use of a vector is noted once
 _CONSTRAINTS: dict[str, Any] = {
     "folder": [str, os.PathLike],
@@ -187,12 +185,11 @@ class EmbeddingCache:
 
         file = self._file()
         n, wrong = self._run(check)
-        problems = [f"the checksum of vector {row} was wrong" for (row,) in wrong]
         if self._file() != file:
-            problems = [f"the file {str(file)!r} is damaged"]
-        return CacheCheck(n, tuple(problems))
+            return CacheCheck(n, (f"the file {str(file)!r} is damaged",))
+        return CacheCheck(n, tuple(f"the checksum of vector {row} was wrong" for (row,) in wrong))
 
-    def _read(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+    def _read(self, keys: Iterable[bytes]) -> dict[bytes, NDArray[np.float32]]:
         """Return the vectors (d,) of those keys that are stored, and count hits."""
         query = "SELECT id, used < ?, content FROM rows WHERE key = ?"
 
@@ -219,7 +216,7 @@ class EmbeddingCache:
             )
         return {key: np.frombuffer(row[2], "<f4", offset=4) for key, row in sound.items()}
 
-    def _claim(self, owner: str, keys: Sequence[bytes]) -> set[bytes]:
+    def _claim(self, owner: str, keys: Iterable[bytes]) -> set[bytes]:
         """Claim keys that no other owner has claimed, and return them."""
         query = "INSERT OR IGNORE INTO claims VALUES (?, ?, ?)"
 
@@ -332,7 +329,7 @@ class Request:
                 self.cache._put(self._owner, vectors)
                 characters = float(np.clip(_BATCH_SECONDS * rate, characters / 2, characters * 2))
             elif not found:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(0.02)
             if not len(queue):
                 queue = self._missing()
 
@@ -340,7 +337,7 @@ class Request:
         """Return the vectors of some texts by their keys."""
         return dict(zip(self._keys[rows], encode(self.texts.take(rows)), strict=True))
 
-    def _read(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+    def _read(self, keys: Iterable[bytes]) -> dict[bytes, NDArray[np.float32]]:
         """Read the vectors of those keys that are stored."""
         found = self.cache._read(keys)
         self._found |= found
@@ -367,7 +364,7 @@ def _open(file: Path) -> sqlite3.Connection:
             if not file.exists():
                 with atomic_path(file) as new, closing(sqlite3.connect(new)) as database:
                     database.executescript(_CREATE)
-    database = sqlite3.connect(f"{file.as_uri()}?mode=rw", timeout=_BUSY_SECONDS, uri=True)
+    database = sqlite3.connect(f"{file.as_uri()}?mode=rw", timeout=60, uri=True)
     database.text_factory = bytes
     database.execute("PRAGMA synchronous = NORMAL")
     return database
