@@ -353,6 +353,7 @@ class Request:
 def _run_in(file: Path, operation: Callable[[sqlite3.Connection], Result]) -> Result:
     """Call an operation in a transaction of its own."""
     with closing(_open(file)) as database, database:
+        database.execute("PRAGMA synchronous = NORMAL")
         return operation(database)
 
 
@@ -366,7 +367,6 @@ def _open(file: Path) -> sqlite3.Connection:
                     database.executescript(_CREATE)
     database = sqlite3.connect(f"{file.as_uri()}?mode=rw", timeout=60, uri=True)
     database.text_factory = bytes
-    database.execute("PRAGMA synchronous = NORMAL")
     return database
 
 
