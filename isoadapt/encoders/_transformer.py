@@ -3,7 +3,8 @@
 import os
 import pickle
 import sys
-from functools import cache as once
+from collections.abc import Callable
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +23,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
+from isoadapt.encoders._cache import EmbeddingCache, Request, as_cache
 from isoadapt.encoders._folder import checkpoint_folder
 from isoadapt.encoders._identity import Identity, vectors_identity
 from isoadapt.encoders._models import DTYPES, checked_live, stored_backbone
@@ -217,18 +218,17 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         self._validate_params()
         texts, inverse = as_texts(X).unique()
-        opened = once(self.open)  # called only if needed, and once
         hidden = not (self.verbose and sys.stderr.isatty())
         with tqdm(total=len(texts), unit=" texts", desc="Encoding", disable=hidden) as bar:
 
-            def encode(part: Texts) -> NDArray[np.float32]:
-                return opened().encode(part, bar.update)
+            def opened() -> Callable[[Texts], NDArray[np.float32]]:
+                return partial(self.open().encode, progress=bar.update)
 
             if self.cache is None:
-                vectors = encode(texts)
+                vectors = opened()(texts)
             else:
                 cache = as_cache(self.cache)
-                vectors = cache._embed(texts, self.identity, encode, bar.update)
+                vectors = Request(cache, texts, self.identity, opened, bar.update).vectors()
         return vectors[inverse]
 
     def open(self) -> Opened:
