@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +19,6 @@ _TOKEN_INPUTS = ("input_ids", "token_type_ids")
 _LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
 _BLOCK = 2048  # texts in a block of tokens
 _CHARACTERS = 2**19  # characters that a tokenizer gets in one call
-_ALONE = {
-    "add_special_tokens": False,
-    "return_attention_mask": False,
-    "return_token_type_ids": False,
-}
 
 Columns = dict[str, list[list[int]]]  # token ids and other inputs of each row, by name
 
@@ -188,107 +183,36 @@ def encoded_parts(
 
     The tokens are those of one call for all texts. The memory that is used at a time does not grow
     with the number of texts. Of a text that is much longer than `max_length`, only the beginning
-    is tokenised, provided that the rest cannot affect the tokens that are kept. The two texts of a
-    pair are tokenised separately if they may have to be truncated. Otherwise a fast tokenizer would
-    also compute every combination of the remaining parts of both texts.
+    is tokenised, provided that the rest cannot affect the tokens that are kept.
     """
-    lengths = texts.lengths()
-    frame = None
-    if max_length is not None and texts.second is not None and lengths.max() > max_length:
-        frame = _frame(tokenizer, max_length, options)
-    if max_length is None or frame is None:
+    if max_length is None or texts.second is None or not tokenizer.is_fast:
         yield from _beginnings(tokenizer, texts, max_length, **options)
         return
-    for rows in _parts(lengths):
-        part, long = texts.take(rows), lengths[rows.start : rows.stop] > max_length
-        columns = _joined(tokenizer, part.take(np.flatnonzero(long)), frame)
-        if not long.all():
-            found = _call(tokenizer, part.take(np.flatnonzero(~long)), max_length, **options)
-            sources = {name: (iter(values), iter(found[name])) for name, values in columns.items()}
-            columns = {
-                name: [next(joined if of_long else short) for of_long in long]
-                for name, (joined, short) in sources.items()
-            }
-        yield columns
+    for rows in _parts(texts.lengths()):
+        yield _truncated_pairs(tokenizer, texts.take(rows), max_length, **options)
 
 
-class _Frame(NamedTuple):
-    """The special tokens that a tokenizer adds to a pair, and the side on which it truncates."""
+def _truncated_pairs(tokenizer: Any, pairs: Texts, max_length: int, **options: Any) -> Columns:
+    """Tokenise whole pairs, and then remove tokens of the longer text first.
 
-    pieces: dict[str, list[list[int]]]  # by name: before, between and after the two texts
-    values: dict[str, tuple[int, int]]  # of the tokens of both texts, by name; not the token ids
-    room: int  # tokens of both texts that are kept
-    left: bool  # whether the end of a text is kept
-
-    def join(self, name: str, first: list[int], second: list[int]) -> list[int]:
-        """Return an input of the model for a pair with the given token ids."""
-        before, between, after = self.pieces[name]
-        if name != "input_ids":
-            values = self.values[name]
-            first, second = len(first) * [values[0]], len(second) * [values[1]]
-        return [*before, *first, *between, *second, *after]
-
-    def cut(self, ids: list[int], length: int) -> list[int]:
-        """Truncate the token ids of a text."""
-        return ids[len(ids) - length :] if self.left else ids[:length]
-
-
-def _frame(tokenizer: Any, max_length: int, options: dict[str, Any]) -> _Frame | None:
-    """Read the special tokens from a short pair; return None for a tokenizer of unusual form."""
-    if not tokenizer.is_fast:
-        return None
-    with _LOCK:
-        encoded = tokenizer(["a"], ["a"], truncation=False, padding=False, **options)
-        origin = encoded.sequence_ids(0)
-    n_special, sizes = origin.count(None), (origin.count(0), origin.count(1))
-    room = max_length - n_special
-    if n_special != tokenizer.num_special_tokens_to_add(pair=True) or room < 1 or not all(sizes):
-        return None
-    starts = origin.index(0), origin.index(1)
-    stops = starts[0] + sizes[0], starts[1] + sizes[1]
-    if stops[0] > starts[1] or None in origin[slice(starts[0], stops[0])]:
-        return None
-    pieces = {
-        name: [row[: starts[0]], row[stops[0] : starts[1]], row[stops[1] :]]
-        for name, (row,) in encoded.items()
-    }
-    values = {name: (row[starts[0]], row[starts[1]]) for name, (row,) in encoded.items()}
-    return _Frame(pieces, values, room, tokenizer.truncation_side == "left")
-
-
-def _joined(tokenizer: Any, pairs: Texts, frame: _Frame) -> Columns:
-    """Tokenise the texts of pairs separately, truncate the longer ones first, and join them."""
-    columns: Columns = {name: [] for name in frame.pieces}
-    if not len(pairs):
-        return columns
-    sides = [Texts(side) for side in (pairs.first, pairs.second or [])]
-    ids = [_ids(tokenizer, side, frame.room) for side in sides]
-    counts = np.array([[len(row) for row in side] for side in ids])
-    if frame.room % 2:  # the text with more tokens keeps one more than the other
-        unknown = np.flatnonzero((counts == frame.room).all(axis=0))
-        for side, texts in enumerate(sides):
-            whole = _ids(tokenizer, texts.take(unknown), None)
-            counts[side, unknown] = [len(row) for row in whole]
-    for i, (first, second) in enumerate(zip(*ids, strict=True)):
-        kept = _kept(int(counts[0, i]), int(counts[1, i]), frame.room)
-        row = frame.cut(first, kept[0]), frame.cut(second, kept[1])
-        for name, values in columns.items():
-            values.append(frame.join(name, *row))
-    return columns
-
-
-def _ids(tokenizer: Any, texts: Texts, max_length: int | None) -> list[list[int]]:
-    """Return the token ids of texts without special tokens."""
-    parts = _beginnings(tokenizer, texts, max_length, **_ALONE)
-    return [row for columns in parts for row in columns["input_ids"]]
-
-
-def _kept(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens of two texts are kept if the longer one is truncated first."""
-    if first + second <= room:
-        return first, second
-    fewer = min(first, second, room // 2)
-    return (room - fewer, fewer) if first > second else (fewer, room - fewer)
+    A fast tokenizer removes the same tokens, but it also computes every combination of the parts
+    that it removes from both texts, which takes gigabytes for two texts of 36,000 words.
+    """
+    encoded = _call(tokenizer, pairs, None, **options)
+    for i in (i for i, row in enumerate(encoded["input_ids"]) if len(row) > max_length):
+        origin = np.array(encoded.sequence_ids(i), dtype=float)  # NaN for special tokens
+        sides = [np.flatnonzero(origin == side) for side in (0, 1)]
+        first, second = map(len, sides)
+        room = max_length - (len(origin) - first - second)
+        fewer = min(first, second, room // 2)
+        numbers = (room - fewer, fewer) if first > second else (fewer, room - fewer)
+        kept = np.isnan(origin)
+        for places, number in zip(sides, numbers, strict=True):
+            left = tokenizer.truncation_side == "left"
+            kept[places[len(places) - number :] if left else places[:number]] = True
+        for values in encoded.values():
+            values[i] = [value for value, keep in zip(values[i], kept, strict=True) if keep]
+    return dict(encoded)
 
 
 def _beginnings(
@@ -301,24 +225,22 @@ def _beginnings(
         cut = [i for i, row in enumerate(rows) if lengths[row] < len(texts.first[row])]
         for i in cut:
             part.first[i] = part.first[i][: lengths[rows[i]]]
-        columns = _call(tokenizer, part, max_length, return_offsets_mapping=bool(cut), **options)
+        columns = dict(
+            _call(tokenizer, part, max_length, return_offsets_mapping=bool(cut), **options)
+        )
         offsets = columns.pop("offset_mapping", [])
-        unsure = [i for i in cut if not _is_enough(part.first[i], offsets[i], max_length)]
-        whole = texts.take(rows[i] for i in unsure)
-        for places in _parts(whole.lengths()):
-            found = _call(tokenizer, whole.take(places), max_length, **options)
-            for name, values in columns.items():
-                for place, value in zip(places, found[name], strict=True):
-                    values[unsure[place]] = value
+        for i in cut:
+            if not _is_enough(part.first[i], offsets[i], max_length):
+                whole = _call(tokenizer, texts.take([rows[i]]), max_length, **options)
+                for name, values in columns.items():
+                    values[i] = whole[name][0]
         yield columns
 
 
-def _call(
-    tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
-) -> dict[str, list[Any]]:
+def _call(tokenizer: Any, texts: Texts, max_length: int | None, **options: Any) -> Any:
     """Call a tokenizer with or without truncation."""
     with _LOCK:
-        encoded = tokenizer(
+        return tokenizer(
             texts.first,
             texts.second,
             truncation=max_length is not None,
@@ -327,7 +249,6 @@ def _call(
             verbose=False,
             **options,
         )
-    return dict(encoded)
 
 
 def _lengths(tokenizer: Any, texts: Texts, max_length: int | None) -> NDArray[np.int64]:

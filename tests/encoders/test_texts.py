@@ -64,7 +64,7 @@ def test_pairs_come_from_any_table(X):
         (["a", "b", 3], TypeError, r"X\[2\] is a int"),
         (["c", ("a", "b")], TypeError, r"X\[1\] is a tuple of 2"),
         ([("a", "b"), "c"], TypeError, r"X\[1\] is a str"),
-        ([("a", "b"), ("a",)], TypeError, r"X\[1\] has 1 elements"),
+        ([("a", "b"), ("a",)], TypeError, r"X\[1\] is a tuple of 1"),
         ([("a", "b"), (5, "c")], TypeError, r"X\[1\]\[0\] is a int"),
         ([("ä", "b"), ("a", "\udfff")], ValueError, r"X\[1\]\[1\] holds '\\udfff' at position 0"),
     ],
