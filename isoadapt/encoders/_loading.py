@@ -6,12 +6,12 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from isoadapt._utils.messages import listed
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._live import WHOLE
 
 _SCALES = re.compile(r"\.(SCB|absmax|quant_map|weight_scale\w*|qweight|qzeros|_packed_params)$")
-_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 # Tensors that files may hold although the model computes them, and layers that are not used.
 _UNUSED = re.compile(
     r"(^|\.)(pooler\..*|position_ids|token_type_ids|inv_freq|masked_bias|embed_positions\.weights)$"
@@ -19,18 +19,9 @@ _UNUSED = re.compile(
 
 
 def checked_read(folder: Path, part: str, read: Callable[[], Any]) -> Any:
-    """Call `read`; turn its errors into errors that name the folder or file and the part read."""
-    from safetensors import SafetensorError, safe_open
-
+    """Call `read`; turn its errors into errors that name the folder and the part that was read."""
     try:
         return read()
-    except SafetensorError as error:
-        for file in sorted(folder.rglob("*.safetensors")):
-            try:
-                safe_open(file, "pt")
-            except SafetensorError:
-                raise OSError(f"{file} is damaged ({error}); copy it again") from error
-        raise OSError(f"the weights in {folder} are damaged ({error}); copy them again") from error
     except Exception as error:  # a damaged file can cause any exception
         start = f"model={str(folder)!r} cannot be loaded: its {part}"
         cause: BaseException | None = error
@@ -43,8 +34,7 @@ def checked_read(folder: Path, part: str, read: Callable[[], Any]) -> Any:
             raise ImportError(f"{start} needs a package, please install it: {named}") from error
         raise ValueError(
             f"{start} cannot be read ({type(error).__name__}: "
-            f"{shorten(str(error), 800, placeholder='…')}); unless this says what to do, save both "
-            "the model and its tokenizer again with save_pretrained"
+            f"{shorten(str(error), 800, placeholder='…')})"
         ) from error
 
 
@@ -82,27 +72,19 @@ def check_weights(
         name, saved, built = wrong[0]
         problem = (
             f": the weights {name} have the shape {tuple(saved)}, but config.json asks for "
-            f"{tuple(built)} (by its sizes, or its number of names in id2label); correct it, or "
-            "copy both files again"
-        )
-    elif missing and (found := _wrapper(missing, names)):
-        problem = (
-            f": the names of the weights contain {found!r}, because a wrapper around the model was "
-            "saved; save the model inside it, or correct the names with safetensors.torch: "
-            f"save_file({{name.replace({found!r}, '', 1): weight for name, weight in "
-            "load_file(file).items()}, file, {'format': 'pt'})"
+            f"{tuple(built)} (by its sizes, or its number of names in id2label)"
         )
     elif missing:
-        shown = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
-        kind = "checkpoint saved from a fine-tuned AutoModelForSequenceClassification"
-        problem = f" has no weights for {shown}, which would be random numbers; pass a "
-        problem += kind if head else "whole checkpoint"
-    elif found := _surplus(model, names, head):
+        shown = f", but for {listed(names, 2)}" if names else ""
+        problem = (
+            f" has no weights for {listed(missing, 2)}{shown}; the missing ones would be random "
+            f"numbers: pass a checkpoint that was saved from the whole model, not from a wrapper"
+        )
+    elif surplus := _surplus(model, names, head):
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
         problem = (
-            f" has the weights {', '.join(found[:4])}{', …' * (len(found) > 4)}, for which the "
-            f"model of config.json (num_hidden_layers={layers}) has no place, so that they would "
-            "be left out; correct config.json, or remove them if the model was trained without them"
+            f" has weights for which the model of config.json (num_hidden_layers={layers}) has no "
+            f"place: {listed(surplus, 2)}; correct config.json, or remove them"
         )
     if problem:
         raise ValueError(f"model={str(folder)!r}{problem}")
@@ -123,16 +105,6 @@ def _surplus(model: Any, names: list[str], head: bool) -> list[str]:
     ]
 
 
-def _wrapper(missing: list[str], found: list[str]) -> str | None:
-    """Return what the names that were found contain in addition to the missing ones."""
-    wanted = max(missing, key=len)
-    extras = [name.removesuffix(wanted) for name in found if name.endswith(f".{wanted}")]
-    for extra in (*extras, *_WRAPPERS):
-        if 2 * len({name.replace(extra, "", 1) for name in found} & {*missing}) >= len(missing):
-            return extra
-    return None
-
-
 def check_use(backbone: Backbone, shown: str) -> Backbone:
     """Return a model after checking its weights, and that tokenizer and configuration fit it."""
     model, tokenizer = backbone.model, backbone.tokenizer
@@ -147,15 +119,14 @@ def check_use(backbone: Backbone, shown: str) -> Backbone:
     ids = tokenizer.get_vocab()
     if set(ids.values()) <= set(tokenizer.all_special_ids):
         raise FileNotFoundError(
-            f"{shown}: the tokenizer has only its {len(ids)} special tokens, because the file of "
-            "its vocabulary is missing; save it again with save_pretrained"
+            f"{shown}: the tokenizer has only its special tokens, because the file of its "
+            "vocabulary is missing"
         )
     if beyond := sorted((i, token) for token, i in ids.items() if i >= n_rows):
         raise ValueError(
             f"{shown}: the model has embeddings for {n_rows} tokens, but the tokenizer has "
-            f"{len(ids)}, from {beyond[0][1]!r} with id {beyond[0][0]} on without one; remove them "
-            f"from the tokenizer, or call model.resize_token_embeddings({beyond[-1][0] + 1}), "
-            "train the new embeddings and save the model again"
+            f"{beyond[0][1]!r} with id {beyond[0][0]}; remove it, or call "
+            f"model.resize_token_embeddings({beyond[-1][0] + 1}) and train the new embeddings"
         )
     backbone.probes[key] = True
     return backbone
@@ -169,7 +140,6 @@ def _check_finite(backbone: Backbone, shown: str) -> None:
         if bad := [name for name, w in weights.items() if not w.isfinite().all()]:
             raise ValueError(
                 f"{shown}: {len(bad)} of its tensors hold NaN or infinite values in "
-                f"{backbone.model.dtype} ({bad[0]}); use an earlier checkpoint if the training "
-                "diverged, or dtype='float32' if only a smaller data type cannot hold the values"
+                f"{backbone.model.dtype} ({bad[0]}); use an earlier checkpoint, or dtype='float32'"
             )
         backbone.probes[key] = True

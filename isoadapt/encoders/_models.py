@@ -17,17 +17,16 @@ import torch
 from isoadapt._utils.devices import SharedSetting, resolve_device
 from isoadapt.encoders._backbone import (
     Backbone,
-    Shapes,
     find_last_linear,
     keep_to_one_thread_after_fork,
     live_backbone,
 )
 from isoadapt.encoders._folder import (
     DOWNLOADED,
-    ENCODE,
     MERGE,
     PEFT_WEIGHTS,
     base_folder,
+    check_begins_with_transformer,
     check_files,
     checkpoint_folder,
     fingerprint,
@@ -35,10 +34,11 @@ from isoadapt.encoders._folder import (
     transformer_folder,
 )
 from isoadapt.encoders._kinds import (
+    CLASSIFIER,
+    Shapes,
     check_task,
     holds_classifier,
     model_class,
-    saved_labels,
     saved_shapes,
     without_weights,
 )
@@ -129,6 +129,7 @@ def _load(
     """Load model and tokenizer of a folder, with a PEFT adapter merged into its base model."""
     import transformers
 
+    check_begins_with_transformer(folder)
     base = base_folder(folder)
     if base is not None:
         _check_adapter(folder)
@@ -149,8 +150,8 @@ def _load(
             lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options),
         )
         adapter = {} if base is None else read("adapter", lambda: _of_adapter(folder))
-        if head:
-            number = read("weights", lambda: saved_labels(weights, config, adapter, code))
+        if head and adapter:
+            number = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
             config.num_labels = number or config.num_labels
         if device.type == "meta":
             model = read("configuration", lambda: without_weights(kind, config, code)).eval()
@@ -187,20 +188,28 @@ def _check_adapter(folder: Path) -> None:
     if not (folder / PEFT_WEIGHTS).is_file():
         raise FileNotFoundError(
             f"model={str(folder)!r} is a PEFT adapter without {PEFT_WEIGHTS} (other formats can "
-            "run code and are not read); save it again with a recent peft, or copy it again"
+            "run code and are not read)"
         )
     try:
         importlib.import_module("peft")
     except ImportError as error:
         raise ImportError(
             f"model={str(folder)!r} is a PEFT adapter, which needs peft: pip install "
-            f'"isoadapt[peft]"; or {MERGE}'
+            f'"isoadapt[peft]", or {MERGE}'
         ) from error
 
 
 def _of_adapter(folder: Path) -> Shapes:
     """Return the shapes of an adapter's weights by their names in the base model."""
     return saved_shapes([folder / PEFT_WEIGHTS], _PREFIX)
+
+
+def _labels_of_adapter(config: Any, adapter: Shapes, code: bool) -> int | None:
+    """Return the number of labels of the head in a PEFT adapter, which records none, or None."""
+    model = without_weights(CLASSIFIER, config, code)
+    head = find_last_linear(model)
+    name = next(name for name, module in model.named_modules() if module is head)
+    return adapter.get(f"{name}.weight", (None,))[0]
 
 
 def _merged(model: Any, folder: Path) -> Any:
@@ -222,8 +231,7 @@ def _merged(model: Any, folder: Path) -> Any:
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"model={str(folder)!r}: the PEFT adapter cannot be merged into its base model "
-            f"({str(error).strip() or type(error).__name__}); check that it was trained on "
-            f"this base model, or {MERGE}"
+            f"({str(error).strip() or type(error).__name__}); was it trained on this base model?"
         ) from error
     for weights in plain.parameters():
         weights.data = weights.data.to(dtype)
@@ -297,27 +305,17 @@ def live_parts(model: Any) -> tuple[Any, Any]:
     """Return the transformer and the tokenizer of a live model; raise TypeError if it has none."""
     if is_sentence_transformer(model):
         first: Any = next(iter(model), None)
-        if live_kind(first) == "Transformer" and first.tokenizer is not None:
+        if live_kind(first) == "Transformer":
             return first.auto_model, first.tokenizer
         raise TypeError(
             f"model is a SentenceTransformer that begins with {live_kind(first)} instead of a "
-            f"Transformer module of sentence-transformers: {ENCODE}"
+            "Transformer module: choose pooling='auto'"
         )
     if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
         return model
-    own = [c for c in type(model).__mro__ if c.__module__.startswith("sentence_transformers.")]
-    if own:
-        classifier = any(cls.__name__ == "CrossEncoder" for cls in own)
-        raise TypeError(
-            f"model is a {type(model).__name__} of sentence-transformers, not a SentenceTransformer"
-            f": {'pass the folder of its save_pretrained' if classifier else ENCODE}"
-        )
-    hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
-    if isinstance(getattr(model, "model", None), torch.nn.Module):  # such as a pipeline
-        hint = "; pass the tuple (x.model, x.tokenizer) of this object x"
     raise TypeError(
-        f"model is a {type(model).__name__}{hint}; pass a folder, a name on the Hugging Face Hub, "
-        "a SentenceTransformer, or a tuple (model, tokenizer)"
+        f"model is a {type(model).__name__}; pass a folder, a name on the Hugging Face Hub, a "
+        "SentenceTransformer, or a tuple (model, tokenizer)"
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 HEAD_INPUT: Final = "head_input"
 READOUT: Final = "readout"
+LIBRARY: Final = "sentence-transformers"  # the mode of vectors that this library computes
 
 
 class Normalize(nn.Module):

@@ -14,10 +14,11 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone, encoder_class
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._identity import describe_vectors, recorded_pooling
+from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingSetting
 from isoadapt.encoders._sentence import MODEL_FILE

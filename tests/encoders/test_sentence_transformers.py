@@ -4,7 +4,6 @@ import json
 import pickle
 import re
 import shutil
-import types
 
 import numpy as np
 import pytest
@@ -240,11 +239,6 @@ def test_a_changed_module_is_not_read_from_the_cache(folder, tmp_path):
 # Live models that are refused
 
 
-def replace_forward(part):
-    own = part.forward
-    part.forward = types.MethodType(lambda self, *args: own(*args), part)
-
-
 def derived(part):
     """Give an object a class of one's own."""
     part.__class__ = type("Own", (type(part),), {"__module__": "my_package"})
@@ -255,8 +249,6 @@ def derived(part):
     [
         (lambda model: setattr(model, "default_prompt_name", "query"), "prompt"),
         (lambda model: derived(model), "my_package.Own"),
-        (lambda model: model[2].linear.register_forward_pre_hook(print), "hook"),
-        (lambda model: replace_forward(model[1]), "replaced function"),
     ],
 )
 def test_live_models_with_other_parts_are_refused(make, change, says):
