@@ -9,13 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, _fit_context, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, get_tags
+from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from isoadapt.adapters import IsotropyLayer
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.heads import LinearHead
 
@@ -41,14 +41,15 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    encoder : str, path-like or TransformerEncoder
-        Folder of a checkpoint, its name on the Hugging Face Hub, or an encoder. Parameters of the
+    encoder : str, path-like or encoder
+        Folder of a checkpoint, its name on the Hugging Face Hub, a :class:`TransformerEncoder`, or
+        another encoder with the methods ``transform``, ``identity`` and ``head``. Parameters of the
         encoder are set and searched as ``encoder__max_length`` and so on.
     adapter : adapter, default=None
         Any adapter of this package. None means ``IsotropyLayer()``. Parameters of the adapter are
         set and searched as ``adapter__alpha`` and so on. Its ``head`` decides which head is used,
         see Notes.
-    teacher : str, path-like or TransformerEncoder, default=None
+    teacher : str, path-like or transformer of texts, default=None
         Encoder whose vectors a :class:`TeacherReadout` learns, such as the one before fine-tuning:
         a folder, a name on the Hub, or an encoder, with parameters such as
         ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A live model
@@ -97,9 +98,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "encoder": [str, os.PathLike, TransformerEncoder],
+        "encoder": [str, os.PathLike, HasMethods(["transform", "identity", "head"])],
         "adapter": [BaseAdapter, None],
-        "teacher": [str, os.PathLike, TransformerEncoder, None],
+        "teacher": [str, os.PathLike, HasMethods(["fit", "transform"]), None],
     }
 
     pipeline_: Pipeline
@@ -326,23 +327,23 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             setattr(self, part, getattr(self, f"_{part}")())
         return super().set_params(**nested)
 
-    def _encoder(self) -> TransformerEncoder:
+    def _encoder(self) -> Any:
         """Return the encoder, built from a folder or name if necessary."""
-        if isinstance(self.encoder, TransformerEncoder):
+        if not isinstance(self.encoder, str | os.PathLike):
             return self.encoder
         taught = self._adapter()._needs_teacher
         return TransformerEncoder(self.encoder, pooling=READOUT if taught else "auto")
 
-    def _teacher(self) -> TransformerEncoder:
+    def _teacher(self) -> Any:
         """Return the teacher, built from a folder or name if necessary."""
         if self.teacher is None:
             raise ValueError(
                 f"{type(self._adapter()).__name__} learns a teacher's vectors, but teacher=None: "
                 "pass the folder or name of that encoder, such as the one before fine-tuning"
             )
-        if isinstance(self.teacher, TransformerEncoder):
-            return self.teacher
-        return TransformerEncoder(self.teacher)
+        if isinstance(self.teacher, str | os.PathLike):
+            return TransformerEncoder(self.teacher)
+        return self.teacher
 
     def _adapter(self) -> Any:
         """Return the adapter or its default."""
@@ -358,7 +359,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 f"teacher={self.teacher!r} was given, but {type(adapter).__name__} learns from no "
                 "teacher: choose adapter=TeacherReadout(), or leave teacher out"
             )
-        adapter._take_checkpoint_head(lambda: encoder_head(encoder, y), y)
+        adapter._take_checkpoint_head(lambda: encoder.head(y), y)
         return Pipeline([("encoder", encoder), ("adapter", adapter)])
 
     def _fitted(self) -> Pipeline:

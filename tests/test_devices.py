@@ -27,7 +27,7 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt._utils.devices import resolve_device
-from isoadapt.encoders import _transformer, release
+from isoadapt.encoders import _opened, release
 from isoadapt.finetune import IsoBNLayer, IsotropyTrainer, add_isobn
 from isoadapt.geometry import Moments, persistence_bars
 from isoadapt.interop import export_onnx, merge_into_checkpoint, to_sentence_transformer
@@ -191,14 +191,14 @@ def test_encoding_copies_each_batch_once_and_fetches_vectors_at_the_end(
 ):
     encoder = TransformerEncoder(checkpoint, pooling="mean", batch_tokens=16)
     encoder.transform(TEXTS)
-    fetched, n_inputs, send = [], [], _transformer.to_device
+    fetched, n_inputs, send = [], [], _opened.to_device
 
     def sent(batch, device):
         fetched.append(cuda.of("to host"))
         n_inputs.append(len(batch))
         return send(batch, device)
 
-    monkeypatch.setattr(_transformer, "to_device", sent)
+    monkeypatch.setattr(_opened, "to_device", sent)
     cuda.clear()
     encoder.transform(TEXTS)
     assert len(fetched) > 2
@@ -217,7 +217,7 @@ def test_vectors_of_both_devices_share_a_cache(checkpoint, cuda, emptied, tmp_pa
 
 def test_a_checkpoint_is_loaded_once_for_auto_and_cuda(checkpoint, cuda, emptied):
     first, second = (
-        TransformerEncoder(checkpoint, device=device)._backbone() for device in ("auto", "cuda")
+        TransformerEncoder(checkpoint, device=device).open().backbone for device in ("auto", "cuda")
     )
     assert first is second
 
@@ -236,7 +236,7 @@ def test_a_head_is_read_from_the_device(checkpoint, cuda, emptied):
     encoder, head = load_checkpoint(checkpoint)
     expected = load_checkpoint(checkpoint, device="cpu")[1]
     np.testing.assert_array_equal(head.coef_, expected.coef_)
-    assert encoder._backbone().model.device.type == "cuda"
+    assert encoder.open().backbone.model.device.type == "cuda"
 
 
 def test_the_readout_is_fitted_to_vectors_of_a_teacher_on_the_device(checkpoint, cuda, emptied):

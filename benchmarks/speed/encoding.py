@@ -1,19 +1,13 @@
-"""TransformerEncoder against SentenceTransformer.encode, same model and texts.
-
-TransformerEncoder runs in torch and through ONNX Runtime, in float32 and in int8. The reference is
-always sentence-transformers with its default, torch. ONNX graphs are exported before the
-measurement, once per user account.
-"""
+"""TransformerEncoder against SentenceTransformer.encode, same model and texts."""
 
 from collections.abc import Iterator
 from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from benchmarks._data import shared_folder
-from benchmarks.speed._harness import Result, Skipped, compare
+from benchmarks.speed._harness import Result, compare
 from isoadapt.datasets import load_table, minilm_folder
 from isoadapt.encoders import TransformerEncoder
 
@@ -24,41 +18,30 @@ number night point home water room mother area money story fact month lot right 
 job word business issue side kind head house service friend father power hour game line
 unquestionably photosynthesis neighbourhood interdisciplinary counterintuitively of and the a
 """
-SETTINGS = {
-    "torch": {},
-    "ONNX float32": {"backend": "onnx"},
-    "ONNX int8": {"backend": "onnx", "dtype": "int8"},
-}
 
 
 def run(quick: bool) -> Iterator[Result]:
-    """Compare on every workload; `quick` uses fewer texts and repeats, and no ONNX."""
-    kinds = ["torch"] if quick else list(SETTINGS)
-    if find_spec("onnxruntime") is None:
-        kinds = kinds[:1]
-        yield Skipped("encoding with ONNX", "onnxruntime is not installed")
+    """Compare on every workload; `quick` uses fewer texts and repeats."""
     reference = SentenceTransformer(str(minilm_folder()), device="cpu")
     for name, texts, target in _workloads(16 if quick else 400):
         exact = reference.encode(texts)
-        for kind in kinds[:1] if name.startswith("short") else kinds:
-            encoder = TransformerEncoder(minilm_folder(), device="cpu", **SETTINGS[kind])
-            cosine = float((encoder.transform(texts) * exact).sum(axis=1).mean())
-            if kind != "ONNX int8" and cosine < 1 - 1e-6:
-                raise ValueError(f"{name}, {kind}: vectors differ, mean cosine {cosine:.6f}")
-            shown = f" (mean cosine {cosine:.4f})" if kind == "ONNX int8" else ""
-            yield compare(
-                f"{name}: {kind}{shown}, against sentence-transformers",
-                partial(encoder.transform, texts),
-                partial(reference.encode, texts),
-                repeats=1 if quick else 3,
-                target={"torch": target, "ONNX int8": 2.0}.get(kind),
-                n=len(texts),
-                d=exact.shape[1],
-            )
+        encoder = TransformerEncoder(minilm_folder(), device="cpu")
+        cosine = float((encoder.transform(texts) * exact).sum(axis=1).mean())
+        if cosine < 1 - 1e-6:
+            raise ValueError(f"{name}: vectors differ, mean cosine {cosine:.6f}")
+        yield compare(
+            f"{name}: torch, against sentence-transformers",
+            partial(encoder.transform, texts),
+            partial(reference.encode, texts),
+            repeats=1 if quick else 3,
+            target=target,
+            n=len(texts),
+            d=exact.shape[1],
+        )
 
 
 def _workloads(n: int) -> Iterator[tuple[str, list[str], float]]:
-    """Yield the name, the texts and the target for torch of n long or 4n short distinct texts."""
+    """Yield the name, the texts and the target of n long or 4n short distinct texts."""
     rng, words = np.random.default_rng(0), VOCABULARY.split()
     lengths = rng.permutation(np.geomspace(3, 250, n).astype(int))
     yield "mixed, 3 to 250 words", [" ".join(rng.choice(words, k)) for k in lengths], 1.25

@@ -1,6 +1,7 @@
 """Implementation of ``isoadapt audit``."""
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,8 @@ from isoadapt.cli._options import Console, WrongUsage, check_several_rows, each_
 from isoadapt.datasets import load_table
 from isoadapt.datasets._matrices import load_matrix
 from isoadapt.encoders import layer_report
-from isoadapt.encoders._identity import describe_vectors
-from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._tokenization import Tokens, cased, tokenize, tokenize_blocks
+from isoadapt.encoders._texts import as_texts
+from isoadapt.encoders._tokenization import tokenize_blocks
 from isoadapt.metrics import IsotropyReport, isotropy_report
 from isoadapt.metrics._isotropy_report import NEXT_STEPS, REFERENCES
 
@@ -47,7 +47,7 @@ def audit(
             rows = each_alone(rows, texts)
         encoder = TransformerEncoder(source, max_length=max_length, verbose=console.verbose)
         truncation = _measure_truncation(encoder, rows)
-        vectors = describe_vectors(encoder)
+        vectors = encoder.open().describe()
         lines = [f"Model: {source}", f"Texts: {truncation}"]
         figures: dict[str, Any] = {"truncation": truncation.to_dict(), "vectors": vectors}
         if layers:
@@ -139,24 +139,10 @@ class _Truncation:
 
 def _measure_truncation(encoder: TransformerEncoder, X: Any) -> _Truncation:
     """Count the texts that an encoder truncates, without running its model."""
-    encoder._validate_params()
-    texts, inverse = as_texts(X).unique()
-    backbone = encoder._outline()
-    pooling = encoder._pooling(backbone)
-    limit = encoder._length(texts, backbone, pooling)
-
-    def read(part: Texts) -> Tokens:
-        """Tokenise texts without truncation."""
-        return tokenize(
-            backbone.tokenizer,
-            cased(part, backbone.tokenizer, pooling.lowercase),
-            max_length=None,
-            names=frozenset({"input_ids"}),
-            counts_positions=True,
-        )
-
+    opened, (texts, inverse) = encoder.open(), as_texts(X).unique()
+    limit = opened.length(texts.second is not None)
     unique = np.empty(len(texts), dtype=np.int64)
-    for tokens in tokenize_blocks(texts, read):
+    for tokens in tokenize_blocks(texts, partial(opened.tokens, whole=True)):
         unique[tokens.order] = tokens.lengths
     lengths = unique[inverse]
     kept = lengths if limit is None else np.minimum(lengths, limit)

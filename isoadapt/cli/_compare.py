@@ -15,7 +15,6 @@ from isoadapt.adapters._heads import head_for
 from isoadapt.adapters._registry import METHODS, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage, data_to_record, labelled_texts
 from isoadapt.datasets import load_table
-from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter
 from isoadapt.metrics import isotropy_report
 from isoadapt.model_selection import Comparison, compare_adapters
@@ -114,7 +113,7 @@ def _compare(
     others = {"similarity (--pairs)": rows.pairs, "outliers (--foreign)": rows.foreign}
     left = [*(use for use, table in others.items() if table is None), "search (in Python only)"]
     options.console.say(f"Uses that are not judged: {', '.join(left)}")
-    own = encoder_head(encoder, y)
+    own = encoder.head(y)
     new = "ridge" if y.dtype.kind == "f" else "logistic"
     head = head_for(own, y, "checkpoint's head") if own else new
     options.console.say("Fitting and judging the adapters ...")

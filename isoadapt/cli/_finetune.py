@@ -125,7 +125,7 @@ def _evaluate(
 ) -> dict[str, float]:
     """Return the task metrics of a checkpoint and the isotropy of its head input."""
     encoder, head = load_checkpoint(folder, verbose=verbose)
-    limit = encoder._backbone().limit or max_length
+    limit = encoder.open().backbone.limit or max_length
     X = encoder.set_params(max_length=min(max_length, limit)).transform(texts)
     predicted = head.predict(X)
     if head.classes_ is None:

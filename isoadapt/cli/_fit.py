@@ -25,7 +25,6 @@ from isoadapt.cli._options import (
     read_rows,
     read_settings,
 )
-from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._points import main_figures
@@ -57,7 +56,7 @@ def fit(
         if source.model is not None and not sets_head:
             encoder = TransformerEncoder(source.model, pooling=source.pooling)
             labels = None if adapter._needs_teacher else y
-            adapter._take_checkpoint_head(lambda: encoder_head(encoder, labels), labels)
+            adapter._take_checkpoint_head(lambda: encoder.head(labels), labels)
     if source.separately and y is None and adapter._needs_y():
         raise WrongUsage(
             f"{type(adapter).__name__} needs labels, but with --separately the labels are those of "

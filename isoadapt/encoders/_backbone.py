@@ -49,6 +49,11 @@ class Backbone:
     probes: MutableMapping[tuple[Any, ...], bool] = field(default_factory=dict, compare=False)
 
     @property
+    def shown(self) -> str:
+        """How messages name the model."""
+        return "the live model" if self.folder is None else f"model={str(self.folder)!r}"
+
+    @property
     def headless(self) -> Any:
         """The classifier without its head: its "logits" are the embedding, of shape (B, d)."""
         return eval_copy(self._headless) if self.switches_attention else self._headless

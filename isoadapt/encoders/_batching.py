@@ -196,11 +196,8 @@ def column_names(backbone: Backbone, pooling: LayersPooling) -> list[str]:
 
 
 def token_budget(batch_tokens: int, device: torch.device) -> int:
-    """Return the number of tokens in a batch, limited on a CPU to what suits its caches.
-
-    The device is "meta" if ONNX Runtime runs the model, which it does on the CPU.
-    """
-    if device.type not in ("cpu", "meta"):
+    """Return the number of tokens in a batch, limited on a CPU to what suits its caches."""
+    if device.type != "cpu":
         return batch_tokens
     return min(batch_tokens, _CPU_TOKENS_PER_THREAD * torch.get_num_threads())
 

@@ -1,7 +1,7 @@
 """What identifies a checkpoint and its vectors: by the bytes of files, or by the loaded weights.
 
-- :func:`checkpoint_identity` hashes the files, without loading a model. The cache and the exported
-  graphs use it. A checkpoint that was saved again by another version of transformers is another.
+- :func:`checkpoint_identity` hashes the files, without loading a model. The cache
+  uses it. A checkpoint that was saved again by another version of transformers is another.
 - :func:`vector_source` hashes weights, configuration and tokens of a loaded model. Adapter folders
   record it. Names of files, shards, data types of files and versions do not matter.
 
@@ -16,19 +16,16 @@ import os
 import re
 import time
 from collections.abc import Hashable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from sklearn.base import clone
 from torch import nn
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._folder import base_folder, checkpoint_files, checkpoint_folder, fingerprint
+from isoadapt.encoders._folder import base_folder, checkpoint_files, fingerprint
 from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.encoders._models import DTYPES
 from isoadapt.encoders._pooling import (
     READOUT,
     LayersPooling,
@@ -104,57 +101,14 @@ def checkpoint_identity(folder: Path) -> Identity:
     return Identity(whole.digest(), state)
 
 
-def absolute(value: Any) -> Any:
-    """Return a folder or a cache by its absolute path, which is "" for anything else."""
-    if isinstance(value, str | os.PathLike):
-        return str(Path(value).expanduser().absolute())
-    return replace(value, folder=absolute(value.folder)) if hasattr(value, "folder") else ""
-
-
-def noted(model: Any, cache: Any) -> dict[str, tuple[Any, str]]:
-    """Return absolute paths of model and cache, and the digest of a folder with a relative path."""
-    path = absolute(model)
-    known = not os.path.isdir(path) or os.path.isabs(model)
-    content = "" if known else checkpoint_identity(Path(path)).digest.hex()
-    return {"model": (path, content), "cache": (absolute(cache), "")}
-
-
-def located(value: Any, path: Any, content: str) -> Any:
-    """Return the noted path of a model or cache if it exists, else `value`; a model if the same."""
-    if os.path.isdir(getattr(path, "folder", path)):
-        return path
-    here = Path(absolute(value)) if content else Path()
-    if content and not (here.is_dir() and checkpoint_identity(here).digest.hex() == content):
-        raise FileNotFoundError(
-            f"model={value!r} was the folder {path} in fit, which does not exist any more, and "
-            f"{here} is not a copy of it; choose another one with set_params(model=...)"
-        )
-    return value
-
-
-def variant(encoder: "TransformerEncoder", **params: Any) -> "TransformerEncoder":
-    """Return a clone with other parameters that finds the folders that `fit` noted."""
-    new = clone(encoder)
-    new._noted = encoder._noted
-    return new.set_params(**params)
-
-
-def encoder_identity(encoder: "TransformerEncoder") -> Identity:
-    """Identify the vectors of an encoder by the files of its checkpoint, without loading it."""
-    folder = checkpoint_folder(encoder._at("model"), encoder.revision, encoder.trust_remote_code)
-    head = needs_head(encoder.pooling) or holds_classifier(folder)
-    read, parts = partial(sentence_pooling, folder, head), several_layers(encoder.pooling)
-    pooling: Any = parts or choose_pooling(encoder.pooling, encoder.layer, head, read)
-    if head and (parts == READOUT or (parts and needs_head(encoder.pooling))):
+def vectors_identity(folder: Path, setting: PoolingSetting, layer: int) -> Identity:
+    """Identify the vectors of a checkpoint under a pooling by its files, without loading it."""
+    head = needs_head(setting) or holds_classifier(folder)
+    read, parts = partial(sentence_pooling, folder, head), several_layers(setting)
+    pooling: Any = parts or choose_pooling(setting, layer, head, read)
+    if head and (parts == READOUT or (parts and needs_head(setting))):
         pooling = (parts, own) if (own := read()) else parts  # the texts of a CrossEncoder
-    return checkpoint_identity(folder).with_settings(
-        pooling,
-        int(encoder.layer),
-        encoder.max_length and int(encoder.max_length),
-        "int8" if encoder.dtype == "int8" else DTYPES[encoder.dtype],
-        encoder.backend,
-        encoder.trust_remote_code,
-    )
+    return checkpoint_identity(folder).with_settings(pooling, layer)
 
 
 def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
@@ -193,9 +147,8 @@ def vector_source(encoder: "TransformerEncoder") -> VectorSource:
     Computation in float16 or bfloat16, backend, device, batch size and length do not matter. A live
     model is identified by its current weights.
     """
-    encoder._validate_params()
     live = not isinstance(encoder.model, str | os.PathLike)
-    exact = encoder if live else variant(encoder, backend="torch", dtype="float32")
+    exact = encoder if live else encoder._variant(dtype="float32")
     backbone = exact._backbone()
     dtype = str(backbone.model.dtype).removeprefix("torch.")
     digest = _digest(backbone, backbone.model.dtype)
@@ -204,30 +157,18 @@ def vector_source(encoder: "TransformerEncoder") -> VectorSource:
 
 def describe_vectors(encoder: "TransformerEncoder") -> str:
     """Say in words how an encoder makes one vector of a text; the model is not run."""
-    encoder._validate_params()
-    backbone = encoder._outline()
-    pooling, n = encoder._pooling(backbone), backbone.n_layers
-    if isinstance(pooling, LayersPooling):
-        return f"poolings of several hidden states (pooling={pooling.parts})"
-    if pooling.is_head_input:
-        return "input of the classifier's last linear layer (pooling='head_input')"
-    layer = backbone.hidden_state(encoder.layer) % (n + 1)
-    modes = "+".join(pooling.modes)
-    steps = "".join(f", then {step}" for step in pooling.steps)
-    return f"token states of layer {layer} of {n} (pooling={modes!r}){steps}"
+    return encoder.open().describe()
 
 
 def _kind(encoder: "TransformerEncoder", backbone: Backbone) -> str:
     """Describe the settings that affect vectors, such that equal settings give equal strings."""
     pooling, n = encoder._pooling(backbone), backbone.n_layers
     if isinstance(pooling, LayersPooling):
-        return f"pooling={pooling.parts}" + ", dtype='int8'" * (encoder.dtype == "int8")
+        return f"pooling={pooling.parts}"
     settings = [f"pooling={'+'.join(pooling.modes)!r}"]
     if not pooling.is_head_input:
         layer = backbone.hidden_state(encoder.layer) % (n + 1)
         settings.append(f"layer={-1 if layer == n else layer}")
-    if encoder.dtype == "int8":
-        settings.append("dtype='int8'")
     settings += map(_step_kind, pooling.steps)
     return ", ".join([*settings, *["lowercase"] * pooling.lowercase])
 

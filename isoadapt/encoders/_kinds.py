@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from isoadapt.encoders._folder import (
     base_folder,
     read_adapter,
@@ -46,8 +44,8 @@ def check_unnamed_head(folder: Path) -> None:
     if found := next(filter(_HEAD.match, saved_shapes(weight_files(place))), None):
         raise ValueError(
             f"{place / 'config.json'} names no class of transformers (architectures), but there "
-            f"are the weights {found}: choose pooling='head_input' if they classify texts, or "
-            "'mean' to leave them out"
+            f"are the weights {found}: pass TransformerEncoder(model, pooling='head_input') if they "
+            "classify texts, or pooling='mean' to leave them out"
         )
 
 
@@ -82,17 +80,6 @@ def model_class(folder: Path, head: bool) -> str:
     names = saved_shapes(weight_files(folder)) if encoder else ()
     alone = "" if any("decoder" in name.split(".") for name in names) else encoder
     return alone or "AutoModel"
-
-
-def without_weights(kind: str, config: Any, code: bool = False) -> Any:
-    """Build a model of class `kind` on the device "meta"."""
-    import transformers
-
-    cls = getattr(transformers, kind)
-    with torch.device("meta"):
-        if not kind.startswith("Auto"):
-            return cls(config)
-        return cls.from_config(config, trust_remote_code=code)
 
 
 def saved_shapes(files: Iterable[Path], prefix: str = "") -> Shapes:

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, warn
-from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import (
     embed_batches,
     explained_failure,
@@ -26,7 +25,7 @@ from isoadapt.encoders._batching import (
 )
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._tokenization import Tokens, cased, model_inputs
+from isoadapt.encoders._tokenization import Tokens
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.geometry import Moments
 from isoadapt.geometry._groups import GroupSums
@@ -215,7 +214,6 @@ def layer_report(
     check_scalar(two_nn_tokens, "two_nn_tokens", Integral, min_val=4)
     check_scalar(random_state, "random_state", Integral, min_val=0)
     encoder = model if isinstance(model, TransformerEncoder) else TransformerEncoder(model)
-    encoder._validate_params()
     reader = _Reader(encoder, as_texts(texts), max_tokens)
     sample = _Sample(two_nn_tokens, random_state)
     layers = _read(reader, sample)
@@ -256,10 +254,9 @@ class _Reader:
         self.max_tokens = max_tokens
         self.n_texts = 0
         self.seen: set[bytes] = set()  # tokens of the different texts
-        self.backbone: Backbone = encoder._backbone()
-        pooling = encoder._pooling(self.backbone)
-        self.lowercase = pooling.lowercase
-        self.max_length = encoder._length(texts, self.backbone, pooling)
+        self.opened = encoder.open()
+        self.opened.length(texts.second is not None)  # raises if it does not fit
+        self.backbone = self.opened.backbone
 
     def bar(self) -> Any:
         """Return a progress bar, hidden unless the encoder is verbose."""
@@ -333,10 +330,7 @@ class _Reader:
 
     def _tokenize(self, start: int, stop: int) -> Tokens:
         """Tokenise texts `start` to `stop`."""
-        second = self.texts.second
-        part = Texts(self.texts.first[start:stop], None if second is None else second[start:stop])
-        part = cased(part, self.backbone.tokenizer, self.lowercase)
-        return model_inputs(self.backbone, part, self.max_length)
+        return self.opened.tokens(self.texts.take(range(start, min(stop, len(self.texts)))))
 
 
 class _LayerSums:

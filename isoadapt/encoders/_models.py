@@ -34,13 +34,11 @@ from isoadapt.encoders._folder import (
     transformer_folder,
 )
 from isoadapt.encoders._kinds import (
-    CLASSIFIER,
     Shapes,
     check_task,
     holds_classifier,
     model_class,
     saved_shapes,
-    without_weights,
 )
 from isoadapt.encoders._live import check_live, unwrapped
 from isoadapt.encoders._loading import check_use, check_weights, checked_read, read_config
@@ -51,12 +49,10 @@ DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
-    "int8": torch.float32,  # data type of the parts that torch computes
 }
 _LOCK = threading.RLock()  # of the stores
 _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
-_GRAPHS: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()  # of the ONNX backend, ready to run
 _PREFIX = "base_model.model."  # of the names in the files of PEFT
 
 
@@ -72,36 +68,20 @@ def stored_backbone(
     """Return the model of a folder or name on the Hub from the store, loading it if necessary.
 
     `head` says whether a classifier head is needed; a head that the checkpoint names is loaded
-    anyway. On the device "meta" no weights are read. A checkpoint that is not found, incomplete or
-    damaged raises OSError. Weights that are missing or do not fit raise ValueError.
+    anyway. A checkpoint that is not found, incomplete or damaged raises OSError. Weights that are
+    missing or do not fit raise ValueError.
     """
     keep_to_one_thread_after_fork()
     with _LOCK:
         folder = checkpoint_folder(model, revision, trust_remote_code)
         head = head or holds_classifier(folder)
         key = (fingerprint(folder), dtype, device, head, trust_remote_code)
-        return _load_once(
-            _STORE, key, lambda: _load(folder, head, dtype, device, trust_remote_code)
-        )
-
-
-def stored_graph(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
-    """Return a graph from the store, calling `load` if necessary.
-
-    A forked process loads its own graph, because threads are not inherited.
-    """
-    with _LOCK:
-        return _load_once(_GRAPHS, (os.getpid(), *key), load)
-
-
-def _load_once(store: "OrderedDict[tuple[Any, ...], Any]", key: tuple[Any, ...], load: Any) -> Any:
-    """Return `store[key]`; if it must be loaded, it replaces the least recently used entry."""
-    if key not in store:
-        while len(store) >= _CAPACITY:
-            store.popitem(last=False)
-        store[key] = load()
-    store.move_to_end(key)
-    return store[key]
+        if key not in _STORE:
+            while len(_STORE) >= _CAPACITY:  # the least recently used model goes
+                _STORE.popitem(last=False)
+            _STORE[key] = _load(folder, head, dtype, device, trust_remote_code)
+        _STORE.move_to_end(key)
+        return _STORE[key]
 
 
 def release() -> None:
@@ -117,7 +97,6 @@ def release() -> None:
     """
     with _LOCK:
         _STORE.clear()
-        _GRAPHS.clear()
         DOWNLOADED.clear()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -153,9 +132,6 @@ def _load(
         if head and adapter:
             number = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
             config.num_labels = number or config.num_labels
-        if device.type == "meta":
-            model = read("configuration", lambda: without_weights(kind, config, code)).eval()
-            return _whole(model, tokenizer, head, folder)
         model, report = read(
             "weights",
             lambda: getattr(transformers, kind).from_pretrained(
@@ -206,7 +182,10 @@ def _of_adapter(folder: Path) -> Shapes:
 
 def _labels_of_adapter(config: Any, adapter: Shapes, code: bool) -> int | None:
     """Return the number of labels of the head in a PEFT adapter, which records none, or None."""
-    model = without_weights(CLASSIFIER, config, code)
+    from transformers import AutoModelForSequenceClassification
+
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=code)
     head = find_last_linear(model)
     name = next(name for name, module in model.named_modules() if module is head)
     return adapter.get(f"{name}.weight", (None,))[0]
@@ -274,25 +253,6 @@ _ERRORS_ONLY = SharedSetting(_errors_only)
 def quiet() -> AbstractContextManager[None]:
     """Hide progress bars and messages of transformers, except errors, in the whole process."""
     return _ERRORS_ONLY.hold()
-
-
-def check_options(
-    model: Any, cache: Any, backend: str, device: str | torch.device, dtype: str
-) -> None:
-    """Raise ValueError if model, cache, backend, device and dtype exclude each other."""
-    onnx = backend == "onnx"
-    if not isinstance(model, str | os.PathLike) and (onnx or cache is not None):
-        raise ValueError(
-            "cache and backend='onnx' need the files of a checkpoint, but model is a live model; "
-            "save it and its tokenizer to a folder with save_pretrained and pass model=folder, or "
-            "choose cache=None and backend='torch'"
-        )
-    fits = dtype in ("auto", "float32", "int8") if onnx else dtype != "int8"
-    if not fits or (onnx and device != "auto" and resolve_device(device).type != "cpu"):
-        raise ValueError(
-            f"dtype={dtype!r} and device={str(device)!r} do not fit backend={backend!r}: 'onnx' "
-            "computes in 'float32' or 'int8' on the CPU, 'torch' in any data type but 'int8'"
-        )
 
 
 def is_sentence_transformer(model: Any) -> bool:

@@ -114,9 +114,9 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
 
 
 def truncation(
-    texts: Texts, backbone: Backbone, max_length: int | None, default: int | None
+    backbone: Backbone, max_length: int | None, default: int | None, pairs: bool
 ) -> int | None:
-    """Return the number of tokens that texts are truncated to; None if there is no limit.
+    """Return the number of tokens that inputs are truncated to; None if there is no limit.
 
     `default` is the length that the pooling states, which goes before that of the tokenizer.
     """
@@ -129,7 +129,7 @@ def truncation(
             f"max_length={max_length}, but the model has positions for {backbone.limit} "
             f"tokens; choose at most {backbone.limit}, or None"
         )
-    special = backbone.tokenizer.num_special_tokens_to_add(pair=texts.second is not None)
+    special = backbone.tokenizer.num_special_tokens_to_add(pair=pairs)
     if max_length <= special:
         raise ValueError(
             f"max_length={max_length} leaves no room for text besides {special} special tokens; "

@@ -3,58 +3,39 @@
 import os
 import pickle
 import sys
-from collections.abc import Callable
-from functools import cache as once, partial
+from functools import cache as once
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Self, cast
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     _fit_context,
+    clone,
 )
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
-from torch import Tensor
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._batching import (
-    column_names,
-    embed_batch,
-    explained_failure,
-    needs_equal_lengths,
-    run_batches,
-    to_device,
-    token_budget,
-    vector_width,
-)
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
-from isoadapt.encoders._identity import encoder_identity, located, noted, variant
-from isoadapt.encoders._models import (
-    DTYPES,
-    check_options,
-    checked_live,
-    stored_backbone,
-)
+from isoadapt.encoders._folder import checkpoint_folder
+from isoadapt.encoders._identity import Identity, vectors_identity
+from isoadapt.encoders._models import DTYPES, checked_live, stored_backbone
+from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
     READOUT,
-    LayersPooling,
-    Pooling,
     PoolingSetting,
     needs_head,
     several_layers,
 )
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._tokenization import Tokens, cased, model_inputs, tokenize_blocks, truncation
-
-if TYPE_CHECKING:
-    from isoadapt.encoders._onnx import Deviation
+from isoadapt.heads import LinearHead
 
 
 class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -102,10 +83,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         fit into the caches and are slower.
     device : str or torch.device, default="auto"
         Device of the model. "auto" is "cuda" if it is available, else "cpu".
-    dtype : {"auto", "float32", "bfloat16", "float16", "int8"}, default="auto"
+    dtype : {"auto", "float32", "bfloat16", "float16"}, default="auto"
         Data type of the computation. "auto" is "float32", because adapters amplify rounding errors.
-        "int8", only with ``backend="onnx"``, is the fastest on a CPU and the least exact; see
-        :meth:`deviation`.
     cache : str, path-like or EmbeddingCache, default=None
         Folder in which vectors are stored, so that no text is encoded twice, even by another
         process, or an :class:`EmbeddingCache`, which also sets a maximum size. Only vectors of
@@ -114,9 +93,6 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         Branch, tag or commit on the Hub.
     trust_remote_code : bool, default=False
         Whether code that comes with the checkpoint may be executed.
-    backend : {"torch", "onnx"}, default="torch"
-        Library that runs the model. "onnx" is ONNX Runtime on the CPU, in "float32" or "int8", for
-        checkpoints that can be exported. It needs ``pip install "isoadapt[onnx]"``.
     verbose : int, default=0
         If greater than 0, show a progress bar if the standard error stream is a terminal.
 
@@ -126,13 +102,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         On first use, if the checkpoint is not found, is incomplete or damaged.
     ValueError
         On first use, if weights are missing or quantised, if configuration or tokenizer do not fit
-        them, if parameters do not fit, or if the model cannot be exported to ONNX.
-
-    Warns
-    -----
-    UserWarning
-        If the cosine between "int8" and float32 vectors of some built-in sentences has a mean below
-        0.99 or a minimum below 0.95, or if an exported graph is damaged and is exported again.
+        them, or if parameters do not fit.
 
     Notes
     -----
@@ -142,24 +112,12 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     ConvBERT and MobileBERT, a batch holds only texts of equal length. The vector of a text
     therefore does not depend on the other texts.
 
-    ``fit`` notes the absolute paths of `model` and `cache`, by which a fitted encoder finds them
-    from another working directory. They hold as long as they exist, and until the parameter is set.
-    If the folder of a relative `model` does not exist any more, one of this name in the working
-    directory is used if it is a copy; otherwise an error is raised.
+    ``fit`` notes the absolute path of a folder, by which a fitted encoder finds it from another
+    working directory, as long as it exists and `model` is not set again.
 
-    ``backend="onnx"`` exports the checkpoint on first use, which takes about ten seconds, and
-    compares the graph with torch. The graph is stored under a digest of the checkpoint's content:
-    in ``onnx`` in the folder of the cache or, without a cache, in ``isoadapt/onnx`` in
-    ``$XDG_CACHE_HOME`` or ``~/.cache``. Anyone who can write to this folder can change the results.
-    No code is loaded from it, and nothing is deleted in it. The telemetry of ONNX Runtime is turned
-    off.
-
-    With "int8", matrix products are computed with eight bits, except those inside attention.
-    Weights are scaled by column, and their inputs by the range over the batch, so that a vector
-    depends on the other texts in the batch. On average over texts the effect is small. But the head
-    input of a fine-tuned classifier can change its direction completely if a text is near the
-    decision boundary: of 1,043 CoLA sentences with a MiniLM, 2.6 % changed their label and the mean
-    cosine was 0.977. See :meth:`deviation`.
+    Another kind of encoder can take the place of this one in :class:`~isoadapt.AdaptedEncoder` and
+    in searches: a scikit-learn transformer of texts with the methods ``transform``, of which the
+    vector of a text must not depend on the other texts, :meth:`identity` and :meth:`head`.
 
     Examples
     --------
@@ -180,11 +138,10 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         "cache": [str, os.PathLike, EmbeddingCache, None],
         "revision": [str, None],
         "trust_remote_code": ["boolean"],
-        "backend": [StrOptions({"torch", "onnx"})],
         "verbose": ["verbose"],
     }
 
-    _noted: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
+    _noted: tuple[Any, str] = ("", "")  # of ``fit``: the parameter `model` and its absolute path
 
     def __init__(
         self,
@@ -199,7 +156,6 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         cache: str | os.PathLike[str] | EmbeddingCache | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
-        backend: str = "torch",
         verbose: int = 0,
     ) -> None:
         self.model = model
@@ -212,12 +168,11 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.cache = cache
         self.revision = revision
         self.trust_remote_code = trust_remote_code
-        self.backend = backend
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the texts and note the absolute paths of folders; nothing is learned.
+        """Check the texts and note the absolute path of the folder; nothing is learned.
 
         Parameters
         ----------
@@ -232,14 +187,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             The encoder itself.
         """
         as_texts(X)
-        self._noted = noted(self.model, self.cache)
+        if isinstance(self.model, str | os.PathLike):
+            self._noted = (self.model, str(Path(self.model).expanduser().absolute()))
         return self
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; a model or cache that is set is looked for where it is then used."""
-        if name in self._noted:
-            self.__dict__["_noted"] = {k: v for k, v in self._noted.items() if k != name}
-        super().__setattr__(name, value)
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Embed texts.
@@ -267,133 +217,108 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         self._validate_params()
         texts, inverse = as_texts(X).unique()
-        backbone = once(self._outline)  # called only if needed, and once
+        opened = once(self.open)  # called only if needed, and once
         hidden = not (self.verbose and sys.stderr.isatty())
         with tqdm(total=len(texts), unit=" texts", desc="Encoding", disable=hidden) as bar:
 
             def encode(part: Texts) -> NDArray[np.float32]:
-                return self._encode(part, backbone(), self._pooling(backbone()), bar.update)
+                return opened().encode(part, bar.update)
 
             if self.cache is None:
                 vectors = encode(texts)
             else:
-                vectors = as_cache(self._at("cache"))._embed(
-                    texts, partial(encoder_identity, self), encode, bar.update
-                )
+                cache = as_cache(self.cache)
+                vectors = cache._embed(texts, self.identity, encode, bar.update)
         return vectors[inverse]
 
-    def deviation(self, X: Any) -> "Deviation":
-        """Measure the deviation of the vectors from those of torch in float32.
-
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`transform`. A few hundred typical texts are enough.
+    def open(self) -> Opened:
+        """Check the parameters, and load the model if it is not in the store.
 
         Returns
         -------
-        Deviation
-            Named tuple (mean_cosine, min_cosine, max_difference, n_texts): mean and smallest cosine
-            between the two vectors of a text, largest norm of their difference relative to the norm
-            in float32, and number of texts.
-
-        Examples
-        --------
-        >>> from isoadapt.encoders import TransformerEncoder
-        >>> encoder = TransformerEncoder("path/to/model", backend="onnx", dtype="int8")
-        >>> encoder.deviation(["One text.", "Another."])  # doctest: +SKIP
-        Deviation(mean_cosine=0.99..., min_cosine=0.98..., max_difference=0.1..., n_texts=2)
+        Opened
+            The loaded model with its tokenizer, pooling, width, maximum length and head. It does
+            not follow later changes of the parameters.
         """
-        from isoadapt.encoders._onnx import compare_vectors
-
-        exact = variant(self, backend="torch", dtype="float32")
-        return compare_vectors(np.asarray(self.transform(X)), np.asarray(exact.transform(X)))
-
-    def _encode(
-        self, texts: Texts, backbone: Backbone, pooling: Pooling, progress: Callable[[int], Any]
-    ) -> NDArray[np.float32]:
-        """Compute the vectors (n, d) of distinct texts, without the cache."""
-        max_length = self._length(texts, backbone, pooling)
-
-        def read(part: Texts) -> Tokens:
-            """Tokenise texts."""
-            part = cased(part, backbone.tokenizer, pooling.lowercase)
-            return model_inputs(backbone, part, max_length)
-
-        embed, equal_lengths = self._embedder(backbone, pooling)
-        vectors = np.empty((len(texts), vector_width(backbone, pooling)), dtype=np.float32)
-        run_batches(
-            tokenize_blocks(texts, read),
-            embed,
-            vectors,
-            batch_tokens=token_budget(self.batch_tokens, backbone.model.device),
-            equal_lengths=equal_lengths,
-            progress=progress,
-        )
-        return vectors
-
-    def _embedder(
-        self, backbone: Backbone, pooling: Pooling
-    ) -> tuple[Callable[[dict[str, Tensor]], Tensor], bool]:
-        """Return the function that embeds a batch, and whether batches need rows of one length."""
-        layer = backbone.hidden_state(self.layer)
-        if self.backend == "onnx":
-            from isoadapt.encoders._onnx import GraphSpec, graphs_folder, onnx_model
-
-            graph = onnx_model(
-                GraphSpec(pooling, layer, self.dtype == "int8"),
-                outline=backbone,
-                load=self._backbone,
-                root=graphs_folder(self._at("cache")),
+        self._validate_params()
+        backbone = (
+            stored_backbone(
+                self._location(),
+                head=needs_head(self.pooling),
+                revision=self.revision,
+                dtype=DTYPES[self.dtype],
+                device=resolve_device(self.device),
+                trust_remote_code=self.trust_remote_code,
             )
-            return graph, graph.equal_lengths
-        torch.nn.ModuleList(pooling.steps).to(backbone.model.device)
+            if isinstance(self.model, str | os.PathLike)
+            else checked_live(self.model, self.device, self.dtype)
+        )
+        layer, pooling = backbone.hidden_state(self.layer), self.pooling
+        pooled = backbone.pooling(pooling, self.layer)
+        return Opened(backbone, pooled, layer, self.max_length, self.batch_tokens)
 
-        @torch.inference_mode()
-        def embed(batch: dict[str, Tensor]) -> Tensor:
-            with explained_failure(backbone, batch):
-                batch = to_device(batch, backbone.model.device)
-                return embed_batch(backbone, pooling, layer, batch)
+    def identity(self) -> Identity:
+        """Return what determines the vectors: the content of files and the settings.
 
-        return embed, needs_equal_lengths(backbone, pooling)
+        The model is not loaded. A live model is identified by the object, in this process only.
 
-    def _at(self, name: str) -> Any:
-        """Return the model or the cache, by the absolute path that `fit` noted if it exists."""
-        return located(getattr(self, name), *self._noted.get(name, ("", "")))
+        Returns
+        -------
+        Identity
+            Equal to that of another encoder if both give the same vectors.
+        """
+        self._validate_params()
+        length = self.max_length and int(self.max_length)
+        settings = (length, DTYPES[self.dtype], self.trust_remote_code)
+        if not isinstance(self.model, str | os.PathLike):
+            place = (id(self.model), self.pooling, self.layer)
+            return Identity(b"").with_settings(*place, *settings)
+        folder = checkpoint_folder(self._location(), self.revision, self.trust_remote_code)
+        return vectors_identity(folder, self.pooling, int(self.layer)).with_settings(*settings)
+
+    def head(self, y: ArrayLike | None = None) -> LinearHead | None:
+        """Return the classifier head of the checkpoint.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,), default=None
+            Labels that the head will be used with, see
+            :func:`~isoadapt.encoders.load_checkpoint`.
+
+        Returns
+        -------
+        LinearHead or None
+            The head in float64; None if the first columns of the vectors are not its input.
+        """
+        return self.open().head(y)
+
+    def _backbone(self) -> Any:
+        return self.open().backbone
+
+    def _pooling(self, backbone: Any) -> Any:
+        return self.open().pooling
+
+    def _length(self, texts: Any, backbone: Any, pooling: Any) -> Any:
+        return self.open().length(texts.second is not None)
+
+    def _location(self) -> Any:
+        """Return the folder that `fit` noted, if it exists and `model` is the same, or `model`."""
+        model, path = self._noted
+        return path if model == self.model and os.path.isdir(path) else self.model
+
+    def _variant(self, **params: Any) -> Self:
+        """Return an encoder of the same model with other parameters."""
+        return clone(self).set_params(model=self._location(), **params)
 
     def _validate_params(self) -> None:
         super()._validate_params()
         several_layers(self.pooling, self.layer)
-        check_options(self.model, self.cache, self.backend, self.device, self.dtype)
-
-    def _backbone(self) -> Backbone:
-        """Return the model with its weights."""
-        if not isinstance(self.model, str | os.PathLike):
-            return checked_live(self.model, self.device, self.dtype)
-        return self._stored(resolve_device("cpu" if self.backend == "onnx" else self.device))
-
-    def _outline(self) -> Backbone:
-        """Return the model, without weights if ONNX Runtime runs it."""
-        return self._stored(torch.device("meta")) if self.backend == "onnx" else self._backbone()
-
-    def _stored(self, device: torch.device) -> Backbone:
-        """Return the model from the store."""
-        return stored_backbone(
-            self._at("model"),
-            head=needs_head(self.pooling),
-            revision=self.revision,
-            dtype=DTYPES[self.dtype],
-            device=device,
-            trust_remote_code=self.trust_remote_code,
-        )
-
-    def _pooling(self, backbone: Backbone) -> Pooling:
-        """Return the pooling of a model; raise ValueError if it does not have the head needed."""
-        return backbone.pooling(self.pooling, self.layer)
-
-    def _length(self, texts: Texts, backbone: Backbone, pooling: Pooling) -> int | None:
-        """Return the number of tokens that texts are truncated to; None if there is no limit."""
-        return truncation(texts, backbone, self.max_length, pooling.max_length)
+        if not isinstance(self.model, str | os.PathLike) and self.cache is not None:
+            raise ValueError(
+                "cache needs the files of a checkpoint, but model is a live model; save it and its "
+                "tokenizer to a folder with save_pretrained and pass model=folder, or choose "
+                "cache=None"
+            )
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the names of the columns.
@@ -409,17 +334,13 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ``"transformerencoder0"`` and so on. Columns of several hidden states are named by layer
             and pooling, such as ``"head_input_0"`` and ``"layer2_mean_17"``.
         """
-        if several_layers(self.pooling) is None:
-            return super().get_feature_names_out(input_features)
-        backbone = self._outline()
-        names = column_names(backbone, cast(LayersPooling, self._pooling(backbone)))
-        return np.asarray(names, dtype=object)
+        names = self.open().names
+        return super().get_feature_names_out(input_features) if names is None else names
 
     @property
     def _n_features_out(self) -> int:
         """Number of columns, for the names of output features."""
-        backbone = self._outline()
-        return vector_width(backbone, self._pooling(backbone))
+        return self.open().width
 
     def __sklearn_clone__(self) -> Self:
         new = type(self)(**self.get_params(deep=False))

@@ -18,7 +18,7 @@ from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
-from isoadapt.encoders._checkpoint import applies_sigmoid, read_head
+from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
 from isoadapt.encoders._folder import tokenizer_folder, transformer_folder
 from isoadapt.encoders._identity import VectorSource, vector_source
 from isoadapt.encoders._kinds import holds_classifier
@@ -132,7 +132,7 @@ def merge_into_checkpoint(
             "writes the adapter behind an encoder without a classifier"
         )
     encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
-    own = read_head(encoder)
+    own = read_head(encoder._backbone())
     backbone = encoder._backbone()
     head = reordered(own if head is None else head, own, backbone.model.config)
     check_source(parts, map_, encoder)

@@ -13,24 +13,20 @@ from isoadapt._utils.files import atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
-from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._batching import needs_equal_lengths
-from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._identity import describe_vectors, variant
+from isoadapt.encoders._classifier_head import read_head
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._onnx import PACKAGES, GraphSpec, export_graph
-from isoadapt.encoders._pooling import Pooling
+from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._texts import Texts
-from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
 from isoadapt.interop._differences import warn_if_different
+from isoadapt.interop._graph import export_graph
 from isoadapt.interop._loaders import FIELDS, LOGITS, VECTORS, check_written, expect
 from isoadapt.interop._merge import affine, check_source, read_by_head, reordered
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._sentence_files import write_json
 
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _GRAPH = "an ONNX model"  # kind of the folder's content
 
 
@@ -105,7 +101,7 @@ def export_onnx(
     >>> from isoadapt.interop import export_onnx
     >>> export_onnx(model, "served/model.onnx")  # doctest: +SKIP
     """
-    for package in PACKAGES:
+    for package in _PACKAGES:
         import_optional(package, feature="export_onnx", extra="onnx")
     parts, target = take_apart(model), Path(file).expanduser()
     if parts.encoder is None:
@@ -116,17 +112,16 @@ def export_onnx(
     if target.suffix != ".onnx":
         raise ValueError(f"file={str(file)!r} must end in .onnx, such as 'served/model.onnx'")
     check_output_folder(target.parent, overwrite, content=_GRAPH, name="the folder of file")
-    encoder = variant(parts.encoder[1], cache=None, backend="torch", dtype="auto")
-    backbone = encoder._backbone()
-    pooling = encoder._pooling(backbone)
+    encoder = parts.encoder[1]._variant(cache=None, dtype="auto")
+    opened = encoder.open()
+    backbone = opened.backbone
     check_source(parts, compose(affine(step) for _, step in parts.adapters), encoder)
-    outputs = _outputs(parts, encoder)
+    outputs = _outputs(parts, opened)
     expected, vectors = expect(encoder, outputs.vectors, normalize)
-    length, pads = expected.max_length, not needs_equal_lengths(backbone, pooling)
+    length, pads = expected.max_length, not opened.equal_lengths
     logits = outputs.logits and outputs.logits(vectors)
     expected = expected._replace(logits=logits, loaders=[target.name], padded=pads)
-    layer = backbone.hidden_state(encoder.layer)
-    example = model_inputs(backbone, Texts(expected.texts[:3]), length).batch(0, 3)
+    example = opened.tokens(Texts(expected.texts[:3])).batch(0, 3)
     if unknown := set(example) - set(FIELDS):
         raise ValueError(
             f"{type(backbone.model).__name__} takes {', '.join(sorted(unknown))} besides token ids,"
@@ -134,11 +129,11 @@ def export_onnx(
         )
     names = [VECTORS] + ([LOGITS] if outputs.logits else [])
     readout = _Readout(outputs, vectors.mean(axis=0), normalize)
-    graph = export_graph(backbone, GraphSpec(pooling, layer, False), example, readout, names)
+    graph = export_graph(opened, example, readout, names)
     with quiet(), atomic_folder(target.parent, overwrite, _GRAPH) as written:
         (written / target.name).write_bytes(graph)
         write_json(written / "config.json", outputs.config)
-        _write_tokenizer(written, backbone, pooling, length, pads)
+        _write_tokenizer(written, opened, length, pads)
         check = check_written(written, expected)
         facts = [
             f"Version of the vectors: {expected.version}",
@@ -150,7 +145,7 @@ def export_onnx(
             facts.append("Empty texts: leave them out, since they have no tokens here")
         if outputs.logits:
             facts.append("Labels: by id2label and problem_type in config.json")
-        card = onnx_card(parts, target.name, describe_vectors(encoder), facts, check)
+        card = onnx_card(parts, target.name, opened.describe(), facts, check)
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
     return target
@@ -164,14 +159,14 @@ class _Outputs(NamedTuple):
     config: dict[str, Any]
 
 
-def _outputs(parts: Parts, encoder: TransformerEncoder) -> _Outputs:
+def _outputs(parts: Parts, opened: Opened) -> _Outputs:
     """Return what the graph computes from the encoder's vectors (n, width)."""
-    backbone, head = encoder._backbone(), parts.last_head()
+    backbone, head = opened.backbone, parts.last_head()
     map_ = compose(affine(step) for _, step in parts.adapters)
     width, config = map_.matrix.shape[1], copy.deepcopy(backbone.model.config)
-    own = None if backbone.head is None else read_head(encoder)
+    own = None if backbone.head is None else read_head(backbone)
     read = Affine(np.eye(width), np.zeros(width)) if head is None else read_by_head(parts, map_)
-    if head is None and own is not None and encoder._pooling(backbone).begins_with_head_input:
+    if head is None and own is not None and opened.pooling.begins_with_head_input:
         head = own
     if head is None:
         return _Outputs(map_, None, config.to_dict())
@@ -229,13 +224,11 @@ def _tensor(values: Floats) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
-def _write_tokenizer(
-    folder: Path, backbone: Backbone, pooling: Pooling, length: int | None, pads: bool
-) -> None:
+def _write_tokenizer(folder: Path, opened: Opened, length: int | None, pads: bool) -> None:
     """Write the tokenizer; its ``tokenizer.json`` truncates and pads as the encoder does."""
     from tokenizers import Tokenizer, normalizers
 
-    tokenizer = backbone.tokenizer
+    backbone, tokenizer = opened.backbone, opened.backbone.tokenizer
     if not tokenizer.is_fast:
         raise ValueError(
             f"the tokenizer {type(tokenizer).__name__} has no tokenizer.json, which a server needs:"
@@ -253,7 +246,7 @@ def _write_tokenizer(
         own.enable_padding(
             direction=side, pad_id=number, pad_type_id=kind, pad_token=str(tokenizer.pad_token)
         )
-    if pooling.lowercase:
+    if opened.pooling.lowercase:
         steps = [normalizers.Lowercase(), *filter(None, [own.normalizer])]
         own.normalizer = normalizers.Sequence(steps)
     own.save(str(folder / "tokenizer.json"))

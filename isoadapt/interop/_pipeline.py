@@ -36,7 +36,7 @@ _NUMERIC = frozenset(("bool", *_SIGNED, *_UNSIGNED, "float16", "float32", "float
 _ENCODER, _HEAD = TransformerEncoder.__name__, LinearHead.__name__
 _ENTRIES = {_ENCODER: ("parameters",), _HEAD: ("head",)}  # of a step; those of adapters differ
 # The parameters that determine the vectors. trust_remote_code and cache are never saved.
-_VECTOR_PARAMETERS = ("model", "pooling", "layer", "max_length", "dtype", "revision", "backend")
+_VECTOR_PARAMETERS = ("model", "pooling", "layer", "max_length", "dtype", "revision")
 _DERIVED = {"classes_", "_n_features_out"}  # computed from the map and the head
 _SETTINGS = {"_sklearn_output_config", "_metadata_request"}  # of set_output and set_fit_request
 SOURCE = "_vector_source"  # attribute of a loaded adapter: its VectorSource, if one was saved
@@ -161,7 +161,7 @@ def _pack_encoder(encoder: TransformerEncoder) -> dict[str, Any]:
             "pipeline[1:], with base_model=pipeline[0]"
         )
     values = {name: getattr(encoder, name) for name in _VECTOR_PARAMETERS}
-    return values | {"model": os.fspath(encoder._at("model"))}
+    return values | {"model": os.fspath(encoder._location())}
 
 
 def _unpack_step(step: dict[str, Any], place: int, tensors: Tensors) -> tuple[str, Any]:

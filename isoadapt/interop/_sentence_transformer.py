@@ -15,7 +15,7 @@ from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._checkpoint import head_path, read_head
+from isoadapt.encoders._classifier_head import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._identity import describe_vectors, recorded_pooling
 from isoadapt.encoders._kinds import encoder_class
@@ -239,7 +239,7 @@ def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
     given, backbone = parts.last_head(), encoder._backbone()
     if given is None or not encoder._pooling(backbone).is_head_input:
         return False
-    own = read_head(encoder, given.classes_)
+    own = read_head(backbone, given.classes_)
     return given.coef_.shape == own.coef_.shape and bool(np.allclose(given.coef_, own.coef_))
 
 
@@ -278,9 +278,9 @@ def _network(
             "the checkpoint is a CrossEncoder with do_lower_case, which the tokenizer of a folder "
             f"for transformers does not apply: use merge_into_checkpoint, or {SERVE}"
         )
-    own, config = read_head(encoder), backbone.model.config
+    own, config = read_head(backbone), backbone.model.config
     reader = TransformerEncoder(
-        encoder._at("model"), pooling=HEAD_INPUT, max_length=length, device="cpu"
+        encoder._location(), pooling=HEAD_INPUT, max_length=length, device="cpu"
     )
 
     def inputs(texts: list[str]) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import TransformerEncoder, _batching, _transformer, layer_report
+from isoadapt.encoders import TransformerEncoder, _batching, _opened, layer_report
 from tests.tiny_models import (
     ARCHITECTURES,
     LEAKING,
@@ -47,13 +47,13 @@ def probes(monkeypatch):
 @pytest.fixture
 def mixed(monkeypatch):
     """Whether texts of different lengths were in one batch, one entry for each batch."""
-    seen, embed = [], _transformer.embed_batch
+    seen, embed = [], _opened.embed_batch
 
     def spy(*args):
         seen.append(len(set(args[3]["attention_mask"].sum(1).tolist())) > 1)
         return embed(*args)
 
-    monkeypatch.setattr(_transformer, "embed_batch", spy)
+    monkeypatch.setattr(_opened, "embed_batch", spy)
     return seen
 
 

@@ -26,7 +26,7 @@ def lose(folder, *names):
 
 
 def has_head(folder):
-    return TransformerEncoder(folder)._backbone().head is not None
+    return TransformerEncoder(folder).open().backbone.head is not None
 
 
 class TestClassifiers:

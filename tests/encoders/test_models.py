@@ -43,7 +43,7 @@ def test_one_load_for_heads_and_threads_and_each_dtype_until_released(checkpoint
 def test_changed_checkpoint_is_loaded_again(tmp_path):
     encoder = TransformerEncoder(save_model(tmp_path))
     before = encoder.transform(TEXTS)
-    held = encoder._backbone().model.bert.pooler.dense.weight
+    held = encoder.open().backbone.model.bert.pooler.dense.weight
     copy = held.clone()
     change_weights(tmp_path, negate("pooler"))
     np.testing.assert_allclose(encoder.transform(TEXTS), -before, atol=1e-6)
@@ -52,14 +52,11 @@ def test_changed_checkpoint_is_loaded_again(tmp_path):
 
 def test_weights_in_memory_outlive_their_file(tmp_path):
     encoder = TransformerEncoder(save_model(tmp_path))
-    before, backbone = encoder.transform(TEXTS), encoder._backbone()
+    before, opened = encoder.transform(TEXTS), encoder.open()
     file = tmp_path / "model.safetensors"
     with file.open("r+b") as weights:
         weights.write(bytes(file.stat().st_size))
-    pooling = encoder._pooling(backbone)
-    texts, inverse = as_texts(TEXTS).unique()
-    vectors = encoder._encode(texts, backbone, pooling, progress=lambda rows: None)
-    np.testing.assert_array_equal(vectors[inverse], before)
+    np.testing.assert_array_equal(opened.encode(as_texts(TEXTS)), before)
 
 
 def test_each_revision_is_downloaded_once_and_code_only_if_trusted(checkpoint, monkeypatch):

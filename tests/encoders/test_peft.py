@@ -8,7 +8,6 @@ import torch
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import LogitPreservingWhitening, TransformerEncoder, load_checkpoint
-from isoadapt.encoders._identity import encoder_identity
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.interop import merge_into_checkpoint
 from tests.encoders.changes import change_weights, copied as copy_folder, edit
@@ -78,7 +77,7 @@ def test_the_head_of_the_base_model_is_used_if_the_adapter_has_none(tmp_path):
     base = save_model(tmp_path / "base")
     model = save_adapter(base, tmp_path / "adapter", task_type=None, target_modules=["query"])
     encoder, head = load_checkpoint(tmp_path / "adapter")
-    assert encoder_identity(TransformerEncoder(tmp_path / "adapter"))  # does not load the model
+    assert TransformerEncoder(tmp_path / "adapter").identity()  # does not load the model
     found = head.outputs(encoder.transform(TEXTS[:2]))
     np.testing.assert_allclose(found, logits_of(model, TEXTS[:2]), atol=1e-4)
 
@@ -112,7 +111,7 @@ def test_it_is_merged_into_a_plain_checkpoint(lora, tmp_path):
 def test_the_tokenizer_of_the_adapter_is_preferred_to_that_of_the_base(copied):
     base, folder = copied
     make_tokenizer(model_max_length=7).save_pretrained(folder)
-    assert TransformerEncoder(folder)._backbone().default_length == 7
+    assert TransformerEncoder(folder).open().backbone.default_length == 7
     for file in base.glob("tokenizer*"):
         file.unlink()
     assert TransformerEncoder(folder).transform(TEXTS[:1]).shape == (1, 16)

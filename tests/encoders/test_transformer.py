@@ -11,7 +11,7 @@ import transformers
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
-from isoadapt.encoders import TransformerEncoder, _transformer as module, load_checkpoint
+from isoadapt.encoders import TransformerEncoder, _opened, load_checkpoint
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model, save_pair
 
 POOLS = {"cls": lambda h: h[0], "mean": lambda h: h.mean(0), "max": lambda h: h.max(0)}
@@ -52,9 +52,9 @@ def test_batches_do_not_matter(live, batch_tokens, inputs, side):
 
 
 def test_equal_inputs_are_encoded_once(live, monkeypatch):
-    rows, run = [], module.embed_batch
+    rows, run = [], _opened.embed_batch
     monkeypatch.setattr(
-        module, "embed_batch", lambda *args: rows.append(len(args[3]["input_ids"])) or run(*args)
+        _opened, "embed_batch", lambda *args: rows.append(len(args[3]["input_ids"])) or run(*args)
     )
     got = embed(live, PAIRS * 3)
     assert sum(rows) == len(set(PAIRS))
@@ -120,8 +120,7 @@ def test_the_scikit_learn_interface(checkpoint):
         ({"max_length": 2}, "max_length=2"),
         ({"device": "gpu"}, "device='gpu'"),
         ({"cache": ""}, "cache=''"),
-        ({"dtype": "int8"}, "dtype='int8'"),
-        ({"backend": "onnx", "dtype": "bfloat16"}, "dtype='bfloat16'"),
+        ({"dtype": "int8"}, "'dtype'"),
     ],
 )
 def test_parameters_are_checked_on_use(params, says, checkpoint):
@@ -133,12 +132,7 @@ def test_parameters_are_checked_on_use(params, says, checkpoint):
 
 
 def test_live_model_stays_where_and_what_it_is(live):
-    for name, value in {
-        "dtype": "bfloat16",
-        "device": "meta",
-        "cache": "c",
-        "backend": "onnx",
-    }.items():
+    for name, value in {"dtype": "bfloat16", "device": "meta", "cache": "c"}.items():
         with pytest.raises(ValueError, match=name):
             embed(live, **{name: value})
     with pytest.raises(pickle.PicklingError, match="live model"):

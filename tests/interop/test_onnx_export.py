@@ -89,7 +89,7 @@ class TestOutputs:
         adapter = TeacherReadout(source.head, ridge=1.0, space=space)
         model = make_pipeline(encoder, adapter.fit(columns, columns[:, -8:]))
         columns = encoder.transform(TEXTS)
-        outputs = _onnx._outputs(take_apart(model), encoder)
+        outputs = _onnx._outputs(take_apart(model), encoder.open())
         same(outputs.vectors(columns), model.transform(TEXTS))
         same(outputs.logits(columns), model.decision_function(TEXTS))
 
@@ -98,7 +98,7 @@ class TestOutputs:
     ):
         encoder = TransformerEncoder(source.folder, pooling="readout", max_length=LENGTH)
         adapter = Whitening().fit(encoder.transform(ROWS))
-        outputs = _onnx._outputs(take_apart(make_pipeline(encoder, adapter)), encoder)
+        outputs = _onnx._outputs(take_apart(make_pipeline(encoder, adapter)), encoder.open())
         same(
             outputs.logits(encoder.transform(TEXTS)),
             source.head.outputs(source.encoder.transform(TEXTS)),
@@ -116,7 +116,7 @@ class TestOutputs:
         adapter = Whitening("pca", n_components=4).fit(rows)
         names = np.array(["zero", "two", "one"])[CLASSES]
         last = LogisticRegression().fit(adapter.transform(rows), names)
-        outputs = _onnx._outputs(take_apart(make_pipeline(encoder, adapter, last)), encoder)
+        outputs = _onnx._outputs(take_apart(make_pipeline(encoder, adapter, last)), encoder.open())
         readout = _onnx._Readout(outputs, rows.mean(axis=0), normalize=True)
         vectors, logits = (each.numpy() for each in readout(torch.from_numpy(rows)))
         expected = adapter.transform(rows)
@@ -124,12 +124,11 @@ class TestOutputs:
         found = log_softmax(logits, axis=1)
         np.testing.assert_allclose(found, last.predict_log_proba(expected), atol=1e-4)
         assert list(outputs.config["id2label"].values()) == last.classes_.tolist()
-        backbone = encoder._backbone()
-        _onnx._write_tokenizer(tmp_path, backbone, encoder._pooling(backbone), LENGTH, pads=True)
+        _onnx._write_tokenizer(tmp_path, encoder.open(), LENGTH, pads=True)
         tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
         ids = [each.ids for each in tokenizer.encode_batch([text.upper() for text in TEXTS])]
         options = {"padding": True, "truncation": True, "max_length": LENGTH}
-        assert ids == backbone.tokenizer(TEXTS, **options)["input_ids"]
+        assert ids == encoder.open().backbone.tokenizer(TEXTS, **options)["input_ids"]
 
     @pytest.mark.slow
     @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])

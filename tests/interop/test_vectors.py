@@ -46,10 +46,7 @@ class TestPipelines:
     """The encoder that a pipeline begins with must give this checkpoint's head input."""
 
     def test_other_vectors_are_refused(self, source):
-        for settings, named in (
-            ({"pooling": "max", "layer": 0}, "pooling='max', layer=0"),
-            ({"backend": "onnx", "dtype": "int8"}, "pooling='head_input', dtype='int8'"),
-        ):
+        for settings, named in (({"pooling": "max", "layer": 0}, "pooling='max', layer=0"),):
             model = make_pipeline(TransformerEncoder(source.folder, **settings), source.adapter)
             assert "pooling='head_input'" in refuse(model, source.folder, named)
 
@@ -91,7 +88,7 @@ class TestPipelines:
     def test_settings_that_are_no_other_vectors(self, source, merged):
         adapter = pipeline(TransformerEncoder(source.folder))[1]
         settings = {"pooling": "head_input", "max_length": 4, "dtype": "bfloat16"}
-        for name, value in (settings | {"batch_tokens": 8, "backend": "onnx"}).items():
+        for name, value in (settings | {"batch_tokens": 8}).items():
             encoder = TransformerEncoder(source.folder, **{name: value})
             check(make_pipeline(encoder, adapter), source.folder)
             check(make_pipeline(encoder, adapter), merged)  # which has the same head input

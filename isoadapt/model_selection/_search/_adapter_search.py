@@ -261,8 +261,8 @@ class AdapterSearchCV(GridSearchCV):
             return None, X
         if candidate.key not in self._encoded:
             self._encoded.clear()  # first, so that only one copy is held
-            encoder = candidate.encoder.fit(X, y)
-            self._encoded[candidate.key] = encoder, encoder.transform(X)
+            rows = candidate.encoder.fit_transform(X, y)
+            self._encoded[candidate.key] = candidate.encoder, rows
         return self._encoded[candidate.key]
 
     def _search(self, candidates: Sequence[Candidate], data: FitData) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.containers import comparable
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.encoders import TransformerEncoder
 
 
 class Candidate(NamedTuple):
@@ -58,11 +57,11 @@ def _encodes_row_by_row(model: AdaptedEncoder) -> bool:
 
 
 def _transforms_row_by_row(step: Any) -> bool:
-    """Whether a step needs no fit and the transform of a row does not depend on the other rows.
+    """Whether a step passes rows, or is an encoder, whose `identity` promises this of `transform`.
 
-    The tag `requires_fit` answers only the first question, so only TransformerEncoder and steps
-    that pass rows through are accepted.
+    A class that overrides `transform` alone promises nothing.
     """
     if step is None or step == "passthrough":
         return True
-    return getattr(type(step), "transform", None) is TransformerEncoder.transform
+    names = (vars(cls).keys() & {"identity", "transform"} for cls in type(step).__mro__)
+    return "identity" in next(filter(None, names), ())
