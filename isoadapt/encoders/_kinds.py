@@ -44,8 +44,8 @@ def check_unnamed_head(folder: Path) -> None:
     if found := next(filter(_HEAD.match, saved_shapes(weight_files(place))), None):
         raise ValueError(
             f"{place / 'config.json'} names no class of transformers (architectures), but there "
-            f"are the weights {found}: pass TransformerEncoder(model, pooling='head_input') if they "
-            "classify texts, or pooling='mean' to leave them out"
+            f"are the weights {found}: pass TransformerEncoder(model, pooling='head_input') if "
+            "they classify texts, or pooling='mean' to leave them out"
         )
 
 

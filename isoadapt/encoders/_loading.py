@@ -75,10 +75,11 @@ def check_weights(
             f"{tuple(built)} (by its sizes, or its number of names in id2label)"
         )
     elif missing:
-        shown = f", but for {listed(names, 2)}" if names else ""
+        others = f", but for {listed(names, 2)}" if names else ""
+        kind = "of a fine-tuned classifier" if head else "of a whole model"
         problem = (
-            f" has no weights for {listed(missing, 2)}{shown}; the missing ones would be random "
-            f"numbers: pass a checkpoint that was saved from the whole model, not from a wrapper"
+            f" has no weights for {listed(missing, 2)}{others}; the missing ones would be random "
+            f"numbers: pass the checkpoint {kind}, saved from the model itself"
         )
     elif surplus := _surplus(model, names, head):
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)

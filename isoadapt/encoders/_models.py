@@ -52,7 +52,7 @@ DTYPES = {
 }
 _LOCK = threading.RLock()  # of the stores
 _CAPACITY = 2
-_STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
+_STORE: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()
 _PREFIX = "base_model.model."  # of the names in the files of PEFT
 
 
@@ -71,15 +71,21 @@ def stored_backbone(
     anyway. A checkpoint that is not found, incomplete or damaged raises OSError. Weights that are
     missing or do not fit raise ValueError.
     """
-    keep_to_one_thread_after_fork()
     with _LOCK:
         folder = checkpoint_folder(model, revision, trust_remote_code)
         head = head or holds_classifier(folder)
         key = (fingerprint(folder), dtype, device, head, trust_remote_code)
+        return stored(key, lambda: _load(folder, head, dtype, device, trust_remote_code))
+
+
+def stored(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
+    """Return a model from the store, calling `load` if necessary."""
+    keep_to_one_thread_after_fork()
+    with _LOCK:
         if key not in _STORE:
             while len(_STORE) >= _CAPACITY:  # the least recently used model goes
                 _STORE.popitem(last=False)
-            _STORE[key] = _load(folder, head, dtype, device, trust_remote_code)
+            _STORE[key] = load()
         _STORE.move_to_end(key)
         return _STORE[key]
 
@@ -146,11 +152,15 @@ def _load(
         )
         model = model if base is None else _merged(model, folder)
         check_weights(folder, model, report, adapter, head)
-    model = model.to(device).eval()
-    for weights in chain(model.parameters(), model.buffers()):
-        # A copy, because the loaded memory is mapped to the file, which may be overwritten.
-        weights.data = weights.data.clone()
+    model = in_memory(model.to(device).eval())
     return _whole(model, tokenizer, head, folder)
+
+
+def in_memory(model: Any) -> Any:
+    """Copy all weights, because loaded memory is mapped to the file, which may be overwritten."""
+    for weights in chain(model.parameters(), model.buffers()):
+        weights.data = weights.data.clone()
+    return model
 
 
 def _whole(model: Any, tokenizer: Any, head: bool, folder: Path) -> Backbone:
@@ -286,11 +296,15 @@ def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone
     check_live(network, tokenizer)
     sentence = model if is_sentence_transformer(model) else None
     backbone = check_use(live_backbone(network, tokenizer, sentence), "the live model")
-    own = backbone.model
+    check_placed(backbone.model, device, dtype)
+    return backbone
+
+
+def check_placed(own: Any, device: str | torch.device, dtype: str) -> None:
+    """Raise ValueError if a live model or its weight is on another device or of another dtype."""
     moves = device != "auto" and resolve_device(device).type != own.device.type
     if moves or (dtype != "auto" and DTYPES[dtype] != own.dtype):
         raise ValueError(
             f"device={str(device)!r} and dtype={dtype!r}, but the live model is on {own.device} in "
             f"{own.dtype}; move or convert it, or choose 'auto' for both"
         )
-    return backbone
