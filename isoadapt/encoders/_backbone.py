@@ -155,7 +155,7 @@ class Backbone:
         own = Pooling(())
         if modes[0] == HEAD_INPUT:
             states[0], own = -1, self.sentence_pooling() or own  # -1 as the parameter has it
-        return LayersPooling(modes, (), own.max_length, own.lowercase, tuple(states))
+        return LayersPooling(modes, (), own.max_length, tuple(states))
 
     def _readout(self) -> Parts:
         """Return the poolings, with their hidden states, of pooling="readout"."""

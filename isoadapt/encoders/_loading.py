@@ -12,10 +12,6 @@ from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._live import WHOLE
 
 _SCALES = re.compile(r"\.(SCB|absmax|quant_map|weight_scale\w*|qweight|qzeros|_packed_params)$")
-# Tensors that files may hold although the model computes them, and layers that are not used.
-_UNUSED = re.compile(
-    r"(^|\.)(pooler\..*|position_ids|token_type_ids|inv_freq|masked_bias|embed_positions\.weights)$"
-)
 
 
 def checked_read(folder: Path, part: str, read: Callable[[], Any]) -> Any:
@@ -23,18 +19,9 @@ def checked_read(folder: Path, part: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except Exception as error:  # a damaged file can cause any exception
-        start = f"model={str(folder)!r} cannot be loaded: its {part}"
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ImportError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None:
-            named = shorten(str(cause), 150, placeholder="…")
-            if "tiktoken" in named:  # tried only because the files cannot be read without others
-                named = "sentencepiece and protobuf, or tiktoken for files of that format"
-            raise ImportError(f"{start} needs a package, please install it: {named}") from error
         raise ValueError(
-            f"{start} cannot be read ({type(error).__name__}: "
-            f"{shorten(str(error), 800, placeholder='…')})"
+            f"model={str(folder)!r} cannot be loaded: its {part} cannot be read "
+            f"({type(error).__name__}: {shorten(str(error), 800, placeholder='…')})"
         ) from error
 
 
@@ -81,29 +68,8 @@ def check_weights(
             f" has no weights for {listed(missing, 2)}{others}; the missing ones would be random "
             f"numbers: pass the checkpoint {kind}, saved from the model itself"
         )
-    elif surplus := _surplus(model, names, head):
-        layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
-        problem = (
-            f" has weights for which the model of config.json (num_hidden_layers={layers}) has no "
-            f"place: {listed(surplus, 2)}; correct config.json, or remove them"
-        )
     if problem:
         raise ValueError(f"model={str(folder)!r}{problem}")
-
-
-def _surplus(model: Any, names: list[str], head: bool) -> list[str]:
-    """Return the weights without a place in the base model, or in the head if there is one."""
-    prefix = f"{model.base_model_prefix}."
-    computed = {name.removeprefix(prefix) for name, _ in model.named_buffers()}
-    parts = {name.split(".")[0] for name in model.base_model.state_dict()}
-    parts |= {name.split(".")[0] for name in model.state_dict()} if head else set()
-    return [
-        name
-        for name in names
-        if (own := name.removeprefix(prefix)).split(".")[0] in parts
-        and own not in computed
-        and not _UNUSED.search(own)
-    ]
 
 
 def check_use(backbone: Backbone, shown: str) -> Backbone:

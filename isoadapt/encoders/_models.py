@@ -153,7 +153,8 @@ def _load(
         model = model if base is None else _merged(model, folder)
         check_weights(folder, model, report, adapter, head)
     model = in_memory(model.to(device).eval())
-    return _whole(model, tokenizer, head, folder)
+    backbone = Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
+    return check_use(backbone, backbone.shown)
 
 
 def in_memory(model: Any) -> Any:
@@ -161,12 +162,6 @@ def in_memory(model: Any) -> Any:
     for weights in chain(model.parameters(), model.buffers()):
         weights.data = weights.data.clone()
     return model
-
-
-def _whole(model: Any, tokenizer: Any, head: bool, folder: Path) -> Backbone:
-    """Return a model that was loaded, with its tokenizer, after checking that they fit."""
-    own = find_last_linear(model) if head else None
-    return check_use(Backbone(model, tokenizer, own, folder), f"model={str(folder)!r}")
 
 
 def _check_adapter(folder: Path) -> None:

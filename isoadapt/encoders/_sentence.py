@@ -42,7 +42,7 @@ _LAYERS = {"Normalize", "Dense", "LayerNorm", "Dropout"}  # that may follow Tran
 _TRANSFORMER = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _ACTIVATION_OF = {f"{cls.__module__}.{cls.__name__}": cls for cls in ACTIVATIONS}
 _ACTIVATION_OF |= {f"torch.nn.{cls.__name__}": cls for cls in ACTIVATIONS}
-_APPLIED = {"max_seq_length", "do_lower_case", "truncate_dim", "pooling_mode", *MODE_OF_KEY}
+_APPLIED = {"max_seq_length", "truncate_dim", "pooling_mode", *MODE_OF_KEY}
 _APPLIED |= {"in_features", "out_features", "bias", "dimension", "activation_function"}
 _WITHOUT_EFFECT = {"__version__", "requirements", "similarity_fn_name", "prompts", "dropout"}
 _WITHOUT_EFFECT |= {"include_prompt", "embedding_dimension", "word_embedding_dimension"}
@@ -57,6 +57,7 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are t
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("token_embeddings", "scores", "sentence_embedding"),
     "processing_kwargs": ({},),
+    "do_lower_case": (False,),
     "unpad_inputs": (False, True),
     "use_residual": (False,),
 }
@@ -74,7 +75,7 @@ class _Part(NamedTuple):
 def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
     """Read the pooling of a sentence-transformers folder; return None if `folder` is not one.
 
-    With a `head`, it is that of a CrossEncoder folder, which states length and case of texts.
+    With a `head`, it is that of a CrossEncoder folder, which states the length of texts.
     """
     listed, settings = folder / "modules.json", read_object(folder / MODEL_FILE)
     if head and not (listed.is_file() and settings.get("model_type") == "CrossEncoder"):
@@ -136,8 +137,8 @@ def _of_library(folder: Path, head: bool) -> Pooling:
     """Return the pooling that the library computes; it cannot give the input of a head."""
     if head:
         raise ValueError(
-            f"{folder} is a CrossEncoder with other modules or settings than length and case of "
-            "texts, which may change its logits; choose pooling='cls', 'mean' or 'max'"
+            f"{folder} is a CrossEncoder with modules or settings that may change its logits and "
+            "are not supported, other than a length; choose pooling='cls', 'mean' or 'max'"
         )
     return Pooling((LIBRARY,))
 
@@ -164,7 +165,6 @@ def _pooling(model: dict[str, Any], parts: list[_Part]) -> Pooling | None:
         modes=modes,
         steps=tuple(steps),
         max_length=None if length is None or length >= UNLIMITED else length,
-        lowercase=bool(parts[0].settings.get("do_lower_case")),
     )
 
 

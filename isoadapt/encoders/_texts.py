@@ -1,9 +1,7 @@
 """Conversion of texts, or pairs of texts, from any supported container to lists."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,21 +51,6 @@ class Texts:
         places = list(places)
         second = None if self.second is None else [self.second[i] for i in places]
         return Texts([self.first[i] for i in places], second)
-
-    def lower(self, special: Iterable[str]) -> "Texts":
-        """Return the texts in lower case, except for special tokens."""
-        kept = re.compile("|".join([f"({re.escape(token)})" for token in special] or ["(?!)"]))
-
-        def lowered(text: str) -> str:
-            """Return a text in lower case, each character alone, as tokenizers do."""
-            ends = [(0, 0), *(found.span() for found in kept.finditer(text)), (len(text),) * 2]
-            return "".join(
-                text[start:stop] + text[stop:following].replace("Σ", "σ").lower()
-                for (start, stop), (following, _) in pairwise(ends)
-            )
-
-        first, second = self.first, self.second
-        return Texts([*map(lowered, first)], None if second is None else [*map(lowered, second)])
 
 
 def as_texts(X: Any) -> Texts:

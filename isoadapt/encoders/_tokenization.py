@@ -15,7 +15,6 @@ from torch import Tensor
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._texts import Texts
 
-_TOKEN_INPUTS = ("input_ids", "token_type_ids")
 _LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
 _BLOCK = 2048  # texts in a block of tokens
 _CHARACTERS = 2**19  # characters that a tokenizer gets in one call
@@ -61,56 +60,31 @@ class Tokens:
         return stop
 
 
-def tokenize(
-    tokenizer: Any,
-    texts: Texts,
-    *,
-    max_length: int | None,
-    names: frozenset[str],
-    counts_positions: bool,
-) -> Tokens:
-    """Tokenise all texts at once into rows of at least one token.
+def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> Tokens:
+    """Tokenise all texts at once into all inputs that a model accepts, at least one token each.
 
-    A text without tokens becomes the tokenizer's first special token. `names` are the inputs that
-    the model accepts. `counts_positions` says whether the model has learned positions counted from
-    the left: padding on the left would shift them, so it is put on the right whatever the
-    tokenizer's side.
+    A text without tokens becomes the tokenizer's first special token. Padding on the left would
+    shift learned positions, which are counted from the left, so that it is on the right for such a
+    model, whatever the tokenizer's side.
     """
-    wanted = [name for name in _TOKEN_INPUTS if name in names]
+    tokenizer = backbone.tokenizer
     filler = {"input_ids": next(iter(tokenizer.all_special_ids), 0), "token_type_ids": 0}
-    lengths: list[int] = []
-    parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in wanted}
-    types = "token_type_ids" in wanted
-    for columns in encoded_parts(
+    columns: Columns = {name: [] for name in filler if name in backbone.inputs}
+    types = "token_type_ids" in columns
+    for part in encoded_parts(
         tokenizer, texts, max_length, return_attention_mask=False, return_token_type_ids=types
     ):
-        lengths += (max(1, len(row)) for row in columns["input_ids"])
-        for name, values in parts.items():
-            flat = chain.from_iterable(row or [filler[name]] for row in columns[name])
-            values.append(np.fromiter(flat, np.int64))
-    counts = np.array(lengths)
+        for name, rows in columns.items():
+            rows += (row or [filler[name]] for row in part[name])
+    counts = np.array([len(row) for row in columns["input_ids"]])
     order = np.argsort(-counts, kind="stable")
-    places = _places(counts, order)
+    flat = {
+        name: np.fromiter(chain.from_iterable(rows[i] for i in order), np.int64)
+        for name, rows in columns.items()
+    }
     padding = {"input_ids": _pad_id(tokenizer), "token_type_ids": tokenizer.pad_token_type_id}
-    left = tokenizer.padding_side == "left" and not counts_positions
-    joined = {name: np.concatenate(values)[places] for name, values in parts.items()}
-    return Tokens(order, counts[order], joined, padding, left)
-
-
-def cased(texts: Texts, tokenizer: Any, lowercase: bool) -> Texts:
-    """Return the texts, in lower case except for special tokens if `lowercase`."""
-    return texts.lower(tokenizer.all_special_tokens) if lowercase else texts
-
-
-def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> Tokens:
-    """Tokenise texts into all inputs that a model accepts."""
-    return tokenize(
-        backbone.tokenizer,
-        texts,
-        max_length=max_length,
-        names=backbone.inputs,
-        counts_positions=backbone.limit is not None,
-    )
+    left = tokenizer.padding_side == "left" and backbone.limit is None
+    return Tokens(order, counts[order], flat, padding, left)
 
 
 def truncation(
@@ -136,13 +110,6 @@ def truncation(
             f"choose {special + 1} or more"
         )
     return max_length
-
-
-def _places(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the indices that put concatenated rows of `counts` values into another order."""
-    shifts = (np.cumsum(counts) - counts)[order]
-    counts = counts[order]
-    return np.repeat(shifts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
 def _pad_id(tokenizer: Any) -> int:
@@ -182,73 +149,64 @@ def encoded_parts(
     """Tokenise a few texts at a time, and yield lists of token ids and other inputs, by name.
 
     The tokens are those of one call for all texts. The memory that is used at a time does not grow
-    with the number of texts. Of a text that is much longer than `max_length`, only the beginning
-    is tokenised, provided that the rest cannot affect the tokens that are kept.
+    with the number of texts. Of a text that is much longer than `max_length`, only the beginning is
+    read up to a space, unless it has too few tokens to be sure of those that are kept.
     """
-    if max_length is None or texts.second is None or not tokenizer.is_fast:
-        yield from _beginnings(tokenizer, texts, max_length, **options)
-        return
-    for rows in _parts(texts.lengths()):
-        yield _truncated_pairs(tokenizer, texts.take(rows), max_length, **options)
-
-
-def _truncated_pairs(tokenizer: Any, pairs: Texts, max_length: int, **options: Any) -> Columns:
-    """Tokenise whole pairs, and then remove tokens of the longer text first.
-
-    A fast tokenizer removes the same tokens, but it also computes every combination of the parts
-    that it removes from both texts, which takes gigabytes for two texts of 36,000 words.
-    """
-    encoded = _call(tokenizer, pairs, None, **options)
-    for i in (i for i, row in enumerate(encoded["input_ids"]) if len(row) > max_length):
-        origin = np.array(encoded.sequence_ids(i), dtype=float)  # NaN for special tokens
-        sides = [np.flatnonzero(origin == side) for side in (0, 1)]
-        first, second = map(len, sides)
-        room = max_length - (len(origin) - first - second)
-        fewer = min(first, second, room // 2)
-        numbers = (room - fewer, fewer) if first > second else (fewer, room - fewer)
-        kept = np.isnan(origin)
-        for places, number in zip(sides, numbers, strict=True):
-            left = tokenizer.truncation_side == "left"
-            kept[places[len(places) - number :] if left else places[:number]] = True
-        for values in encoded.values():
-            values[i] = [value for value, keep in zip(values[i], kept, strict=True) if keep]
-    return dict(encoded)
-
-
-def _beginnings(
-    tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
-) -> Iterator[Columns]:
-    """Tokenise a few texts at a time, as far as they are kept if this can be determined."""
     lengths = _lengths(tokenizer, texts, max_length)
     for rows in _parts(lengths):
         part = texts.take(rows)
         cut = [i for i, row in enumerate(rows) if lengths[row] < len(texts.first[row])]
         for i in cut:
             part.first[i] = part.first[i][: lengths[rows[i]]]
-        columns = dict(
-            _call(tokenizer, part, max_length, return_offsets_mapping=bool(cut), **options)
-        )
-        offsets = columns.pop("offset_mapping", [])
-        for i in cut:
-            if not _is_enough(part.first[i], offsets[i], max_length):
-                whole = _call(tokenizer, texts.take([rows[i]]), max_length, **options)
-                for name, values in columns.items():
-                    values[i] = whole[name][0]
+        columns, counts = _encode(tokenizer, part, max_length, **options)
+        for i in (i for i in cut if counts[i] < 2 * (max_length or 0)):
+            whole, _ = _encode(tokenizer, texts.take([rows[i]]), max_length, **options)
+            for name, values in columns.items():
+                values[i] = whole[name][0]
         yield columns
 
 
-def _call(tokenizer: Any, texts: Texts, max_length: int | None, **options: Any) -> Any:
-    """Call a tokenizer with or without truncation."""
+def _encode(
+    tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
+) -> tuple[Columns, list[int]]:
+    """Return the tokens of texts, and how many each has before it is truncated.
+
+    A fast tokenizer does not truncate them, because it would also compute every combination of the
+    parts that it removes from a pair, which takes gigabytes for two texts of 36,000 words.
+    """
     with _LOCK:
-        return tokenizer(
+        encoded = tokenizer(
             texts.first,
             texts.second,
-            truncation=max_length is not None,
+            truncation=max_length is not None and not tokenizer.is_fast,
             max_length=max_length,
             padding=False,
             verbose=False,
             **options,
         )
+    counts = [*map(len, encoded["input_ids"])]
+    left = tokenizer.truncation_side == "left"
+    for i, count in enumerate(counts):
+        if max_length is not None and count > max_length:
+            kept = _kept(encoded.sequence_ids(i), max_length, left)
+            for values in encoded.values():
+                values[i] = [values[i][place] for place in kept]
+    return dict(encoded), counts
+
+
+def _kept(origin: list[int | None], max_length: int, left: bool) -> list[int]:
+    """Return the places of the tokens that are kept, if the longer text is truncated first.
+
+    `origin` gives for each token its text, 0 or 1, or None for special tokens.
+    """
+    kept, *sides = ([i for i, each in enumerate(origin) if each == of] for of in (None, 0, 1))
+    first, second = map(len, sides)
+    room = max(0, max_length - len(kept))
+    fewer = min(first, second, room // 2)
+    numbers = (room - fewer, fewer) if first > second else (fewer, room - fewer)
+    for places, number in zip(sides, numbers, strict=True):
+        kept += places[len(places) - number :] if left else places[:number]
+    return sorted(kept)
 
 
 def _lengths(tokenizer: Any, texts: Texts, max_length: int | None) -> NDArray[np.int64]:
@@ -264,16 +222,6 @@ def _lengths(tokenizer: Any, texts: Texts, max_length: int | None) -> NDArray[np
         if len(words) == 2:
             lengths[i] = len(words[0])
     return lengths
-
-
-def _is_enough(text: str, offsets: list[tuple[int, int]], max_length: int | None) -> bool:
-    """Return whether the kept tokens end so early that the text after `text` does not affect them.
-
-    Tokenizers split at white space. The tokens must end in the first half of `text`, before the
-    last white space.
-    """
-    end = max((stop for _, stop in offsets), default=0)
-    return len(offsets) == max_length and end <= len(text) // 2 and len(text[end:].split()) > 1
 
 
 def _parts(lengths: NDArray[np.int64]) -> Iterator[range]:

@@ -152,12 +152,12 @@ def test_classes_are_known_by_their_paths_in_each_version(folder, kinds):
 
 
 @pytest.mark.parametrize(("kind", "empty"), [("bert", False), ("roberta", True), ("xlnet", False)])
-def test_length_and_case_by_each_name_of_the_file(folder, kind, empty):
+def test_the_length_by_each_name_of_the_file(folder, kind, empty):
     (folder / BERT).unlink()
     if empty:
         edit(folder, BERT)
     edit(folder, "tokenizer_config.json", model_max_length=4)  # the file's length wins
-    edit(folder, f"sentence_{kind}_config.json", max_seq_length=6, do_lower_case=True)
+    edit(folder, f"sentence_{kind}_config.json", max_seq_length=6, do_lower_case=False)
     agrees(folder)
 
 
@@ -241,6 +241,7 @@ def test_other_modules_are_computed_by_the_library(make, tmp_path, modules):
     [
         (MODEL, {"default_prompt_name": "query", "prompts": {"query": "the dog "}}),
         (DENSE, {"activation_function": "torch.nn.modules.activation.Softplus"}),
+        (BERT, {"do_lower_case": True}),
         (BERT, {"max_seq_length": 7, "processing_kwargs": {"text": {"padding": "max_length"}}}),
     ],
 )

@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from isoadapt.encoders._texts import Texts, as_texts
+from isoadapt.encoders._texts import as_texts
 
 TEXTS = ["one", "", "two"]
 PAIRS = [("a", "b"), ("", "c"), ("a", "b")]
@@ -81,10 +81,3 @@ def test_unique_and_its_inverse():
     pairs, inverse = as_texts(PAIRS).unique()
     assert list(zip(pairs.first, pairs.second, strict=True)) == PAIRS[:2]
     assert inverse.tolist() == [0, 1, 0]
-
-
-def test_lower_case_keeps_special_tokens_and_takes_each_character_alone():
-    texts = Texts(["The CAT [SEP] ΟΔΟΣ", "[CLS]A"], ["B", "[MASK] C"])
-    lowered = texts.lower(["[SEP]", "[CLS]", "[MASK]"])
-    assert lowered.first == ["the cat [SEP] οδοσ", "[CLS]a"]
-    assert lowered.second == ["b", "[MASK] c"]
