@@ -115,19 +115,24 @@ def module_kind(path: str) -> str:
     return known[1] if known else path
 
 
+def _first_module(folder: Path) -> tuple[str, Path]:
+    """Return kind and folder of the first module; without a list of them, a Transformer in it."""
+    modules: list[tuple[str, Path]] = []
+    with suppress(ValueError) if (folder / "config.json").is_file() else nullcontext():
+        modules = sentence_modules(folder)
+    return modules[0] if modules else ("Transformer", folder)
+
+
 def transformer_folder(folder: Path) -> Path:
     """Return the folder of ``config.json``: that of the first module, or `folder` itself."""
-    has_config = (folder / "config.json").is_file()
-    modules: list[tuple[str, Path]] = []
-    with suppress(ValueError) if has_config else nullcontext():
-        modules = sentence_modules(folder)
-    place = modules[0][1] if modules else folder
-    return place if (place / "config.json").is_file() or not has_config else folder
+    place = _first_module(folder)[1]
+    found = (place / "config.json").is_file() or not (folder / "config.json").is_file()
+    return place if found else folder
 
 
 def check_begins_with_transformer(folder: Path) -> None:
     """Raise ValueError if the first module of a folder is not a single transformer."""
-    kind = next((kind for kind, _ in sentence_modules(folder)), "Transformer")
+    kind = _first_module(folder)[0]
     if not kind.endswith("Transformer"):
         raise ValueError(
             f"model={str(folder)!r} begins with {kind}, which is not a single transformer: choose "

@@ -6,7 +6,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from isoadapt._utils.messages import listed
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._live import WHOLE
@@ -62,11 +61,11 @@ def check_weights(
             f"{tuple(built)} (by its sizes, or its number of names in id2label)"
         )
     elif missing:
-        others = f", but for {listed(names, 2)}" if names else ""
+        others = f", but for {', '.join(names[:2])}" if names else ""
         kind = "of a fine-tuned classifier" if head else "of a whole model"
         problem = (
-            f" has no weights for {listed(missing, 2)}{others}; the missing ones would be random "
-            f"numbers: pass the checkpoint {kind}, saved from the model itself"
+            f" has no weights for {', '.join(missing[:2])}{others}; the missing ones would be "
+            f"random numbers: pass the checkpoint {kind}, saved from the model itself"
         )
     if problem:
         raise ValueError(f"model={str(folder)!r}{problem}")

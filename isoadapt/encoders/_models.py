@@ -1,6 +1,5 @@
 """Loading of models into one store for the whole process, and models that the user holds."""
 
-import importlib
 import os
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from isoadapt._utils.devices import SharedSetting, resolve_device
+from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import (
     Backbone,
     find_last_linear,
@@ -23,7 +23,6 @@ from isoadapt.encoders._backbone import (
 )
 from isoadapt.encoders._folder import (
     DOWNLOADED,
-    MERGE,
     PEFT_WEIGHTS,
     base_folder,
     check_begins_with_transformer,
@@ -171,13 +170,7 @@ def _check_adapter(folder: Path) -> None:
             f"model={str(folder)!r} is a PEFT adapter without {PEFT_WEIGHTS} (other formats can "
             "run code and are not read)"
         )
-    try:
-        importlib.import_module("peft")
-    except ImportError as error:
-        raise ImportError(
-            f"model={str(folder)!r} is a PEFT adapter, which needs peft: pip install "
-            f'"isoadapt[peft]", or {MERGE}'
-        ) from error
+    import_optional("peft", feature=f"model={str(folder)!r}, a PEFT adapter,", extra="peft")
 
 
 def _of_adapter(folder: Path) -> Shapes:
