@@ -127,13 +127,14 @@ def _load(
 ) -> Any:
     """Load a folder by sentence-transformers, which imports other classes only if allowed."""
     library = import_optional("sentence_transformers", feature=f"model={str(folder)!r}", extra="st")
-    kinds = [kind for kind, _ in sentence_modules(folder)]
-    foreign = [k for k in kinds if "." in k and not k.startswith("sentence_transformers.")]
-    if foreign and not code:
-        raise ValueError(
-            f"model={str(folder)!r} has the module {foreign[0]}, whose code only runs with "
-            "trust_remote_code=True"
-        )
+    for kind, place in sentence_modules(folder):
+        if "." in kind and not kind.startswith("sentence_transformers.") and not code:
+            raise ValueError(
+                f"model={str(folder)!r} has the module {kind}, whose code only runs with "
+                "trust_remote_code=True"
+            )
+        if any(place.glob("*.bin")) and not any(place.glob("*.safetensors")):
+            raise FileNotFoundError(f"{place} has weights in another format than safetensors")
     options = {"dtype": dtype, "use_safetensors": True}
 
     def read() -> Any:

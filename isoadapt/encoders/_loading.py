@@ -71,10 +71,10 @@ def check_weights(
         raise ValueError(f"model={str(folder)!r}{problem}")
 
 
-def check_use(backbone: Backbone, shown: str) -> Backbone:
+def check_use(backbone: Backbone) -> Backbone:
     """Return a model after checking its weights, and that tokenizer and configuration fit it."""
     model, tokenizer = backbone.model, backbone.tokenizer
-    _check_finite(backbone, shown)
+    _check_finite(backbone)
     try:
         n_rows = model.get_input_embeddings().weight.shape[0]
     except (AttributeError, NotImplementedError):  # as in models that read characters
@@ -85,27 +85,27 @@ def check_use(backbone: Backbone, shown: str) -> Backbone:
     ids = tokenizer.get_vocab()
     if set(ids.values()) <= set(tokenizer.all_special_ids):
         raise FileNotFoundError(
-            f"{shown}: the tokenizer has only its special tokens, because the file of its "
+            f"{backbone.shown}: the tokenizer has only its special tokens, because the file of its "
             "vocabulary is missing"
         )
     if beyond := sorted((i, token) for token, i in ids.items() if i >= n_rows):
         raise ValueError(
-            f"{shown}: the model has embeddings for {n_rows} tokens, but the tokenizer has "
-            f"{beyond[0][1]!r} with id {beyond[0][0]}; remove it, or call "
+            f"{backbone.shown}: the model has embeddings for {n_rows} tokens, but the tokenizer "
+            f"has {beyond[0][1]!r} with id {beyond[0][0]}; remove it, or call "
             f"model.resize_token_embeddings({beyond[-1][0] + 1}) and train the new embeddings"
         )
     backbone.probes[key] = True
     return backbone
 
 
-def _check_finite(backbone: Backbone, shown: str) -> None:
+def _check_finite(backbone: Backbone) -> None:
     """Raise ValueError for weights that are NaN or infinite, once for each state of a model."""
-    weights = {name: w for name, w in backbone.model.named_parameters() if not w.is_meta}
+    weights = dict(backbone.model.named_parameters())
     key = ("finite", sum(w._version for w in weights.values() if not w.is_inference()))
     if key not in backbone.probes:
         if bad := [name for name, w in weights.items() if not w.isfinite().all()]:
             raise ValueError(
-                f"{shown}: {len(bad)} of its tensors hold NaN or infinite values in "
+                f"{backbone.shown}: {len(bad)} of its tensors hold NaN or infinite values in "
                 f"{backbone.model.dtype} ({bad[0]}); use an earlier checkpoint, or dtype='float32'"
             )
         backbone.probes[key] = True

@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -119,13 +120,10 @@ def _load(
         _check_adapter(folder)
     weights, tokenizer_dir = transformer_folder(base or folder), tokenizer_folder(folder)
     check_files(weights, tokenizer_dir)
-    options = {"local_files_only": True, "trust_remote_code": code}
-
-    def read(part: str, load: Callable[[], Any]) -> Any:
-        return checked_read(folder, part, load)
-
     if head:
         check_task(weights)
+    read = partial(checked_read, folder)
+    options = {"local_files_only": True, "trust_remote_code": code}
     kind = read("weights", lambda: model_class(weights, head))
     with quiet(), torch.random.fork_rng(devices=[]):
         config = read_config(weights, **options)
@@ -153,7 +151,7 @@ def _load(
         check_weights(folder, model, report, adapter, head)
     model = in_memory(model.to(device).eval())
     backbone = Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
-    return check_use(backbone, backbone.shown)
+    return check_use(backbone)
 
 
 def in_memory(model: Any) -> Any:
@@ -283,7 +281,7 @@ def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone
     network, tokenizer = map(unwrapped, live_parts(model))
     check_live(network, tokenizer)
     sentence = model if is_sentence_transformer(model) else None
-    backbone = check_use(live_backbone(network, tokenizer, sentence), "the live model")
+    backbone = check_use(live_backbone(network, tokenizer, sentence))
     check_placed(backbone.model, device, dtype)
     return backbone
 

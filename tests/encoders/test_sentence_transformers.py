@@ -289,7 +289,11 @@ def test_what_needs_parts_of_the_model_refuses_it(folder, tmp_path):
 
 def test_it_needs_the_library_and_runs_no_foreign_code(folder, monkeypatch):
     retype(folder, OURS[0], OURS[1], "my_package.Dense", OURS[3])
-    with pytest.raises(ValueError, match=r"my_package.Dense.*trust_remote_code"):
+    with pytest.raises(ValueError, match=r"my_package.Dense, whose code only runs"):
+        TransformerEncoder(folder).transform(TEXTS)
+    retype(folder, *OURS[:2], "sentence_transformers.models.LSTM", OURS[3])
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(FileNotFoundError, match="another format"):
         TransformerEncoder(folder).transform(TEXTS)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ImportError, match=r"isoadapt\[st\]"):
