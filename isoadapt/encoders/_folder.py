@@ -76,9 +76,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object; return an empty one if it does not exist."""
     found = read_json(path)
     if not isinstance(found, dict | None):
-        raise ValueError(
-            f"{path} is damaged: it holds a {type(found).__name__} instead of a JSON object"
-        )
+        raise ValueError(f"{path} is damaged: it holds no JSON object")
     return found or {}
 
 
@@ -125,9 +123,8 @@ def _first_module(folder: Path) -> tuple[str, Path]:
 
 def transformer_folder(folder: Path) -> Path:
     """Return the folder of ``config.json``: that of the first module, or `folder` itself."""
-    place = _first_module(folder)[1]
-    found = (place / "config.json").is_file() or not (folder / "config.json").is_file()
-    return place if found else folder
+    places = (_first_module(folder)[1], folder)
+    return next((place for place in places if (place / "config.json").is_file()), places[0])
 
 
 def check_begins_with_transformer(folder: Path) -> None:
@@ -213,29 +210,24 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 def weight_files(folder: Path) -> list[Path]:
     """List the safetensors files that transformers reads the weights from, existing or not."""
-    config = folder / "config.json"
-    named = read_object(config).get("transformers_weights")
+    named_by = folder / "config.json"
+    named = read_object(named_by).get("transformers_weights")
     if named is not None:
-        start = inside(folder, named, config)
+        files = [inside(folder, named, named_by)]
     else:
-        start = folder / (_WEIGHTS if (folder / _WEIGHTS).is_file() else _INDEX)
-    if not start.name.endswith(".index.json"):
-        return [_safetensors(start, config)]
-    shards = read_object(start).get("weight_map", {})
-    if not isinstance(shards, dict):
-        raise ValueError(f"{start} is damaged: its weight_map is not an object")
-    files = [inside(folder, shard, start) for shard in dict.fromkeys(shards.values())]
-    return [_safetensors(file, start) for file in files]
-
-
-def _safetensors(file: Path, named_by: Path) -> Path:
-    """Return `file`; raise ValueError if it is not a safetensors file."""
-    if file.suffix != ".safetensors":
+        files = [folder / (_WEIGHTS if (folder / _WEIGHTS).is_file() else _INDEX)]
+    if files[0].name.endswith(".index.json"):
+        named_by = files[0]
+        shards = read_object(named_by).get("weight_map", {})
+        if not isinstance(shards, dict):
+            raise ValueError(f"{named_by} is damaged: its weight_map is not an object")
+        files = [inside(folder, shard, named_by) for shard in dict.fromkeys(shards.values())]
+    if others := [file.name for file in files if file.suffix != ".safetensors"]:
         raise ValueError(
-            f"{named_by} names the weights {file.name!r}, but only safetensors files are read, "
+            f"{named_by} names the weights {others[0]!r}, but only safetensors files are read, "
             "because other formats can run code"
         )
-    return file
+    return files
 
 
 def check_files(folder: Path, tokenizer_dir: Path) -> None:
