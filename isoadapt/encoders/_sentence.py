@@ -43,10 +43,10 @@ _TRANSFORMER = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-rob
 _ACTIVATION_OF = {f"{cls.__module__}.{cls.__name__}": cls for cls in ACTIVATIONS}
 _ACTIVATION_OF |= {f"torch.nn.{cls.__name__}": cls for cls in ACTIVATIONS}
 _APPLIED = {"max_seq_length", "truncate_dim", "pooling_mode", *MODE_OF_KEY}
-_APPLIED |= {"in_features", "out_features", "bias", "dimension", "activation_function"}
+_APPLIED |= {"in_features", "out_features", "bias", "dimension", "default_prompt_name"}
 _WITHOUT_EFFECT = {"__version__", "requirements", "similarity_fn_name", "prompts", "dropout"}
 _WITHOUT_EFFECT |= {"include_prompt", "embedding_dimension", "word_embedding_dimension"}
-_WITHOUT_EFFECT |= {"default_prompt_name", "activation_fn"}  # prompts are looked at below
+_WITHOUT_EFFECT |= {"activation_fn", "keep_in_fp32_modules"}
 _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are those assumed here
     "model_type": ("SentenceTransformer", "CrossEncoder"),
     "transformer_task": ("feature-extraction", "sequence-classification"),
@@ -84,11 +84,19 @@ def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
         if (folder / MODEL_FILE).is_file() or (folder / "1_Pooling" / _CONFIG).is_file():
             raise _missing(listed)
         return None
-    modules = sentence_modules(folder)
-    config = read_object(transformer_folder(folder) / _CONFIG)
-    kinds = [kind for kind, _ in modules]
-    if not _are_known(kinds, head) or (_has_decoder(config) and not head):
-        return _of_library(folder, head)
+    modules, config = sentence_modules(folder), read_object(transformer_folder(folder) / _CONFIG)
+    known = _are_known([kind for kind, _ in modules], head) and (head or not _has_decoder(config))
+    pooling = _pooling(settings, _parts(modules)) if known else None
+    if head and pooling is None:
+        raise ValueError(
+            f"{folder} is a CrossEncoder with modules or settings other than a length, which may "
+            "change its logits: choose pooling='cls', 'mean' or 'max'"
+        )
+    return pooling or Pooling((LIBRARY,))
+
+
+def _parts(modules: list[tuple[str, Path]]) -> list[_Part]:
+    """Read the settings of known modules."""
     files = [modules[0][1] / f"sentence_{name}_config.json" for name in _TRANSFORMER]
     parts = [_Part("Transformer", read_object(next(filter(read_object, files), files[0])), "")]
     for kind, place in modules[1:]:
@@ -97,7 +105,7 @@ def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
                 raise _missing(place / name)
         file, weights = place / _CONFIG, place / _WEIGHTS
         parts.append(_Part(kind, read_object(file), str(file), partial(load_file, weights)))
-    return _pooling(settings, parts) or _of_library(folder, head)
+    return parts
 
 
 def live_pooling(model: Any) -> Pooling:
@@ -131,16 +139,6 @@ def _are_known(kinds: list[str], head: bool = False) -> bool:
 def _has_decoder(config: dict[str, Any]) -> bool:
     """Return whether the library pools states of a decoder, unlike the other poolings here."""
     return bool(config.get("is_encoder_decoder")) and not encoder_class(config.get("model_type"))
-
-
-def _of_library(folder: Path, head: bool) -> Pooling:
-    """Return the pooling that the library computes; it cannot give the input of a head."""
-    if head:
-        raise ValueError(
-            f"{folder} is a CrossEncoder with modules or settings that may change its logits and "
-            "are not supported, other than a length; choose pooling='cls', 'mean' or 'max'"
-        )
-    return Pooling((LIBRARY,))
 
 
 def _pooling(model: dict[str, Any], parts: list[_Part]) -> Pooling | None:
