@@ -37,7 +37,7 @@ from isoadapt.encoders._pooling import (
 )
 from isoadapt.encoders._sentence import sentence_pooling
 from isoadapt.encoders._texts import Texts
-from isoadapt.encoders._tokenization import tokenize
+from isoadapt.encoders._tokenization import model_inputs
 
 if TYPE_CHECKING:
     from isoadapt.encoders._transformer import TransformerEncoder
@@ -170,7 +170,7 @@ def _kind(encoder: "TransformerEncoder", backbone: Backbone) -> str:
         layer = backbone.hidden_state(encoder.layer) % (n + 1)
         settings.append(f"layer={-1 if layer == n else layer}")
     settings += map(_step_kind, pooling.steps)
-    return ", ".join([*settings, *["lowercase"] * pooling.lowercase])
+    return ", ".join(settings)
 
 
 def _step_kind(step: nn.Module) -> str:
@@ -205,13 +205,7 @@ def _digest(backbone: Backbone, dtype: torch.dtype) -> str:
         for name, tensor in backbone.model.state_dict().items()
         if tensor.is_floating_point() and _affects_vectors(name, head)
     )
-    tokens = tokenize(
-        backbone.tokenizer,
-        _PROBE,
-        max_length=None,
-        names=frozenset({"input_ids"}),
-        counts_positions=True,
-    )
+    tokens = model_inputs(backbone, _PROBE, None)
     whole = hashlib.sha256(repr(digests).encode())
     whole.update(json.dumps(_settings(backbone.model.config), sort_keys=True).encode())
     whole.update(repr(tokens.flat["input_ids"].tolist()).encode())

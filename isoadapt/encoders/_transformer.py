@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt.encoders._cache import EmbeddingCache, Request, as_cache
 from isoadapt.encoders._folder import checkpoint_folder
 from isoadapt.encoders._identity import Identity, vectors_identity
+from isoadapt.encoders._library import open_library
 from isoadapt.encoders._models import DTYPES, checked_live, stored_backbone
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
@@ -62,8 +63,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         and the maximum over the hidden states of all tokens. "auto" is "head_input" if the
         checkpoint has a classifier head. Otherwise, "auto" follows the sentence-transformers files
         or modules of the checkpoint: Transformer and Pooling, then Normalize, Dense, LayerNorm and
-        Dropout, the length and `truncate_dim`. Other modules, and settings that could change the
-        vectors, raise an error. If there are no such files, "auto" is "mean".
+        Dropout, the length and `truncate_dim`. A model with other modules or settings is computed
+        by sentence-transformers itself, ``pip install "isoadapt[st]"``. If there are no such files,
+        "auto" is "mean".
 
         A list of pairs (pooling, layer), such as ``[("head_input", -1), ("mean", 2)]``, gives
         several poolings side by side from one pass; "head_input" can only be the first. "readout"
@@ -238,9 +240,15 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         -------
         Opened
             The loaded model with its tokenizer, pooling, width, maximum length and head. It does
-            not follow later changes of the parameters.
+            not follow later changes of the parameters. If only sentence-transformers can compute
+            the model, it has no parts such as a tokenizer, and raises ValueError for them.
         """
         self._validate_params()
+        names = ("layer", "max_length", "device", "dtype", "revision", "trust_remote_code")
+        settings = {name: getattr(self, name) for name in names}
+        library = open_library(self._location(), **settings) if self.pooling == "auto" else None
+        if library is not None:
+            return cast(Opened, library)  # which has its methods, and refuses the rest
         backbone = (
             stored_backbone(
                 self._location(),

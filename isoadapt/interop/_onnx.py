@@ -226,7 +226,7 @@ def _tensor(values: Floats) -> Tensor:
 
 def _write_tokenizer(folder: Path, opened: Opened, length: int | None, pads: bool) -> None:
     """Write the tokenizer; its ``tokenizer.json`` truncates and pads as the encoder does."""
-    from tokenizers import Tokenizer, normalizers
+    from tokenizers import Tokenizer
 
     backbone, tokenizer = opened.backbone, opened.backbone.tokenizer
     if not tokenizer.is_fast:
@@ -246,7 +246,4 @@ def _write_tokenizer(folder: Path, opened: Opened, length: int | None, pads: boo
         own.enable_padding(
             direction=side, pad_id=number, pad_type_id=kind, pad_token=str(tokenizer.pad_token)
         )
-    if opened.pooling.lowercase:
-        steps = [normalizers.Lowercase(), *filter(None, [own.normalizer])]
-        own.normalizer = normalizers.Sequence(steps)
     own.save(str(folder / "tokenizer.json"))

@@ -14,10 +14,11 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone, encoder_class
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._classifier_head import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._identity import describe_vectors, recorded_pooling
+from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingSetting
 from isoadapt.encoders._sentence import MODEL_FILE
@@ -189,7 +190,7 @@ def to_sentence_transformer(
     expected = expected._replace(logits=logits, loaders=loaders)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         _write_transformer(written, network, backbone, length)
-        write_settings(written, pooled, length, read_object(source / MODEL_FILE))
+        write_settings(written, length, read_object(source / MODEL_FILE))
         write_modules(written, modules)
         check = check_written(written, expected)
         place = f"{describe_vectors(encoder)}\n- Version of the vectors: {expected.version}"
@@ -272,11 +273,6 @@ def _network(
     backbone = encoder._backbone()
     if backbone.head is None:
         return copied(backbone, {}), None, True
-    if backbone.pooling(HEAD_INPUT).lowercase:
-        raise ValueError(
-            "the checkpoint is a CrossEncoder with do_lower_case, which the tokenizer of a folder "
-            f"for transformers does not apply: use merge_into_checkpoint, or {SERVE}"
-        )
     own, config = read_head(backbone), backbone.model.config
     reader = TransformerEncoder(
         encoder._location(), pooling=HEAD_INPUT, max_length=length, device="cpu"
