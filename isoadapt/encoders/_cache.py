@@ -121,8 +121,8 @@ class EmbeddingCache:
     encodes can use the cache too.
 
     Vectors computed on a GPU and on a CPU, in batches of other composition, or by other versions of
-    torch and transformers, differ in the last bits. The cache treats them as equal. Everyone who can write to the folder can change vectors: the checksums
-    detect accidental damage only.
+    torch and transformers, differ in the last bits. The cache treats them as equal. Everyone who
+    can write to the folder can change vectors: the checksums detect accidental damage only.
 
     Examples
     --------
@@ -151,7 +151,7 @@ class EmbeddingCache:
         return CacheStats(*self._run(lambda database: database.execute(query).fetchone()))
 
     def clear(self) -> None:
-        """Delete all vectors and counts; processes that use the cache continue with an empty one."""
+        """Delete all vectors and counts; processes that use the cache go on with an empty one."""
         self._run(lambda database: database.executescript(_CLEAR))
 
     def verify(self) -> CacheCheck:

@@ -73,8 +73,8 @@ def merge_into_checkpoint(
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
     overwrite : bool, default=False
-        Whether to replace a checkpoint in `out_folder` that was written by isoadapt or
-        ``save_pretrained``. A folder that holds any other file or folder is never replaced.
+        Whether to replace a checkpoint in `out_folder` that isoadapt wrote. A folder that holds any
+        other file or folder is never replaced.
 
     Returns
     -------

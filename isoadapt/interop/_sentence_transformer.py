@@ -101,8 +101,8 @@ def to_sentence_transformer(
     normalize : bool, default=False
         Whether to scale the adapted vectors to unit length. Cosines do not depend on it.
     overwrite : bool, default=False
-        Whether to replace a checkpoint in `out_folder` that was written by isoadapt or
-        ``save_pretrained``. A folder that holds any other file or folder is never replaced.
+        Whether to replace a checkpoint in `out_folder` that isoadapt wrote. A folder that holds any
+        other file or folder is never replaced.
 
     Returns
     -------
