@@ -415,7 +415,7 @@ def export(
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="Folder that export or merge wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder that export, merge or fit wrote.")],
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.messages import choices
-from isoadapt.cli._options import Console, WrongUsage, recorded_length, recorded_model
+from isoadapt.cli._options import Console, WrongUsage, recorded_model
 from isoadapt.encoders._identity import describe_vectors
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.interop import (
@@ -16,8 +16,9 @@ from isoadapt.interop import (
     to_sentence_transformer,
 )
 from isoadapt.interop._folder import provenance, read_config
-from isoadapt.interop._loaders import check_loader, read_reference
+from isoadapt.interop._loaders import check_loader
 from isoadapt.interop._pipeline import take_apart
+from isoadapt.interop._reference import read_reference
 from isoadapt.interop._sentence_transformer import export_encoder
 
 _POOLINGS = ("auto", "head_input", "cls", "mean", "max")
@@ -39,17 +40,14 @@ def export(
     with console.notes():
         adapter, origin = load_adapter(folder), provenance(read_config(folder))
         source, parts = recorded_model(model, origin["base_model"]), take_apart(adapter)
-        length = None if parts.encoder is not None else recorded_length(origin["data"])
         options: dict[str, Any] = {"normalize": normalize, "overwrite": overwrite}
+        encoder = export_encoder(parts, source, pooling)
         if onnx:
             head = [] if parts.head is None else [parts.head]
-            encoder = export_encoder(parts, source, pooling, length)
             whole = Pipeline([("encoder", encoder), *parts.adapters, *head])
             export_onnx(whole, out / "model.onnx", **options)
         else:
-            options |= {"pooling": pooling, "max_length": length}
-            to_sentence_transformer(adapter, source, out, **options)
-            encoder = export_encoder(parts, source, pooling, length)
+            to_sentence_transformer(adapter, source, out, pooling=pooling, **options)
         adapted = describe_vectors(encoder)
     lines = [f"Exported: {out}", f"Adapted: {adapted}"]
     classifies = not onnx and holds_classifier(out.expanduser())
@@ -65,19 +63,19 @@ def export(
 
 def check(folder: Path, console: Console) -> bool:
     """Compare what an exported folder gives with what it stores; return whether it is the same."""
-    expected = read_reference(folder.expanduser())
-    lines, checks = [f"Version of the vectors: {expected.version or 'not adapted'}"], {}
-    for name in expected.loaders:
+    reference = read_reference(folder.expanduser())
+    lines, checks = [f"Version of the vectors: {reference.version or 'not adapted'}"], {}
+    for name in reference.loaders:
         try:
             with console.notes():
-                checks[name] = check_loader(folder.expanduser(), name, expected)
+                checks[name] = check_loader(folder.expanduser(), name, reference)
             outcome = [str(checks[name]), checks[name].wrong or "as exported"]
             lines.append(f"{name}: {', '.join(filter(None, outcome))}")
         except ImportError as error:
             lines.append(f"{name}: not compared, because {error}")
     right = bool(checks) and all(each.wrong is None for each in checks.values())
     found = {name: each._asdict() for name, each in checks.items()}
-    figures = {"vectors_version": expected.version, "as_exported": right, "loaders": found}
+    figures = {"vectors_version": reference.version, "as_exported": right, "loaders": found}
     console.show("\n".join(lines), figures)
     return right
 

@@ -9,14 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from isoadapt.encoders._identity import VectorSource, recorded_pooling
 from isoadapt.heads import LinearHead
-from isoadapt.interop._differences import Check
 from isoadapt.interop._pipeline import Parts
+from isoadapt.interop._reference import Check, Reference
 from isoadapt.interop._sentence_files import Module
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")
 _PACKAGES = ("isoadapt", "numpy", "scikit-learn", "torch")
 _EXPECTATION = """\
 ## What to expect
@@ -27,13 +25,13 @@ The vectors are those of single texts. A classifier of pairs of texts shares no 
 uses: its predictions need the pair, similarity needs each text alone."""
 
 
-def model_card(parts: Parts, origin: Mapping[str, Any], source: VectorSource | None = None) -> str:
+def model_card(parts: Parts, origin: Mapping[str, Any], reference: Reference | None = None) -> str:
     """Describe a fitted adapter in Markdown, with the front matter of Hugging Face model cards.
 
-    `origin` has the keys "base_model", "data" and "metrics". `source` identifies the vectors that
-    the adapter was fitted to, if they are known.
+    `origin` has the keys "base_model", "data" and "metrics". `reference` is that of the encoder
+    that the adapter was fitted to, if it is known.
     """
-    base = origin["base_model"]
+    base, settings = origin["base_model"], _encoder_settings(reference)
     name = " + ".join(type(adapter).__name__ for _, adapter in parts.adapters)
     kind = "An adapter" if len(parts.adapters) == 1 else "A pipeline of adapters"
     width_out = parts.adapters[-1][1].map_.n_features_out
@@ -42,10 +40,10 @@ def model_card(parts: Parts, origin: Mapping[str, Any], source: VectorSource | N
         f"# {name}" + (f" for {inline(short_name(base))}" if base else ""),
         f"{kind} of isoadapt: it maps embeddings of width {parts.first().n_features_in_} to "
         f"{width_out}. {_head(parts.last_head())}",
-        f"- Base model: {inline(base or 'not given')}{_vectors(source)}\n"
+        f"- Base model: {inline(base or 'not given')}\n- Vectors: {settings or 'not recorded'}\n"
         f"- Data: {_data(origin['data'])}",
         _metrics(origin["metrics"]),
-        _loading(base, origin["data"], source, parts.encoder is not None),
+        _loading(base, settings, parts.encoder is not None),
         "## Parameters\n\n" + "\n\n".join(_parameters(parts)),
         "## Versions\n\n" + versions(),
     ]
@@ -98,27 +96,21 @@ def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
     return "## Metrics\n\n" + "\n".join(lines)
 
 
-def _vectors(source: VectorSource | None) -> str:
-    if source is None:
-        return ""
-    return f"\n- Vectors: {source.kind or 'kind not given'}; checkpoint {source.checkpoint[:12]}"
+def _encoder_settings(reference: Reference | None) -> str:
+    """Return the arguments of the encoder that a reference belongs to."""
+    settings = {} if reference is None else reference.settings
+    names = ("pooling", "layer", "max_length")
+    return ", ".join(f"{name}={settings[name]!r}" for name in names if name in settings)
 
 
-def _loading(base: str | None, data: Any, source: VectorSource | None, encodes: bool) -> str:
-    encoder = json.dumps(base) if base else '"path/to/the/base/model"'
-    length = data.get("max_length") if isinstance(data, Mapping) else None
-    settings = "" if length is None else f", max_length={length}"
-    kind = None if source is None else source.kind
-    if _ARGUMENTS.fullmatch(kind or ""):
-        settings = f", {kind}{settings}"
-    elif recorded_pooling(kind) != "auto":
-        settings = f", pooling={recorded_pooling(kind)}{settings}"
+def _loading(base: str | None, settings: str, encodes: bool) -> str:
+    arguments = ", ".join(filter(None, [json.dumps(base or "path/to/the/base/model"), settings]))
     code = f"""\
 from isoadapt import TransformerEncoder
 from isoadapt.interop import load_adapter
 
 adapter = load_adapter("path/to/this/folder")
-embeddings = TransformerEncoder({encoder}{settings}).transform(texts)
+embeddings = TransformerEncoder({arguments}).transform(texts)
 adapted = adapter.transform(embeddings)"""
     if encodes:
         code = """\

@@ -13,11 +13,16 @@ from safetensors.numpy import load, save
 import isoadapt
 from isoadapt._utils.files import ADAPTER, atomic_folder, check_output_folder
 from isoadapt._utils.messages import reason
-from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._identity import VectorSource, vector_source
 from isoadapt.interop._card import model_card
-from isoadapt.interop._pipeline import SOURCE, Tensors, decode, encode, pack, take_apart, unpack
+from isoadapt.interop._pipeline import RECORD, Tensors, decode, encode, pack, take_apart, unpack
+from isoadapt.interop._reference import (
+    REFERENCE,
+    checksum,
+    encoder_reference,
+    read_reference,
+    write_reference,
+)
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
 
@@ -25,7 +30,6 @@ _FORMAT = "isoadapt adapter"
 _KEYS = {"base_model", "data", "metrics"}
 _KEYS |= {"format", "format_version", "isoadapt_version", "tensors", "sha256"}
 _VERSIONS = {1: {"class", "parameters", "state"}, 2: {"steps"}}  # keys of adapters and pipelines
-_VECTORS = "vectors"  # key that is present only if the source of the vectors is known
 
 
 class AdapterFolderError(ValueError):
@@ -66,11 +70,11 @@ def save_adapter(
         The folder to write.
     base_model : str, path-like or TransformerEncoder, default=None
         The encoder whose embeddings the adapter was fitted to, or the name or folder of its
-        checkpoint. For an encoder, the folder records the checkpoint (a digest of its weights and
-        tokenizer) and the kind of vectors (pooling and layer). For a local checkpoint, it records
-        the digest only. :func:`merge_into_checkpoint` and ``isoadapt transform`` then raise for
-        other checkpoints or vectors. None: the encoder that a pipeline begins with, or the record
-        of an adapter that was loaded.
+        checkpoint. For an encoder, the folder records its vectors of a few texts, pooling, layer
+        and maximum length. :func:`merge_into_checkpoint`, :func:`to_sentence_transformer`,
+        :func:`export_onnx` and ``isoadapt transform`` then raise for encoders that give other
+        vectors. None: the encoder that a pipeline begins with, or the record of an adapter that
+        was loaded.
     data : str or dict, default=None
         Description of the data that the adapter was fitted to, for the model card: a text, or a
         dict from names to numbers or strings.
@@ -134,9 +138,11 @@ def save_adapter(
     config: dict[str, Any] = {"format": _FORMAT, "format_version": version}
     config |= {"isoadapt_version": isoadapt.__version__, **packed}
     config |= _provenance(_name(base_model), data, metrics)
-    source = _source(parts.first(), base_model)
-    if source is not None:
-        config[_VECTORS] = source._asdict()
+    reference = parts.recorded
+    if isinstance(base_model, TransformerEncoder):
+        reference = encoder_reference(base_model)
+        settings = {"model": _name(base_model), **reference.settings}
+        reference = reference._replace(settings=settings)
     blob = save(tensors)
     config["tensors"] = {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}
     config["sha256"] = checksum(config)
@@ -146,7 +152,9 @@ def save_adapter(
     with atomic_folder(target, overwrite, ADAPTER) as written:
         (written / CONFIG).write_text(text, "utf-8")
         (written / TENSORS).write_bytes(blob)
-        (written / CARD).write_text(model_card(parts, provenance(config), source), "utf-8")
+        (written / CARD).write_text(model_card(parts, provenance(config), reference), "utf-8")
+        if reference is not None:
+            write_reference(written, reference)
     return target
 
 
@@ -189,8 +197,8 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
             raise ValueError("it is not the file that was saved")
     with _folder_errors(Path(folder)):
         adapter = unpack(config, load(blob))
-    if _VECTORS in config:
-        setattr(take_apart(adapter).first(), SOURCE, VectorSource(**config[_VECTORS]))
+        if (path.parent / REFERENCE).exists():
+            setattr(take_apart(adapter).first(), RECORD, read_reference(path.parent))
     return adapter
 
 
@@ -213,15 +221,13 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
                 f"{', '.join(map(str, _VERSIONS))}: install the isoadapt that wrote it "
                 f"({config.get('isoadapt_version')!r})"
             )
-        found = set(config) - {_VECTORS}
+        found = set(config)
         if found != _KEYS | _VERSIONS[version]:
             wrong = sorted(found ^ (_KEYS | _VERSIONS[version]))
             raise ValueError(f"keys are missing or unknown: {wrong}")
-        if config["sha256"] != checksum(config):
+        if config.pop("sha256") != checksum(config):
             raise ValueError("its checksum is wrong: it was changed after it was saved")
         provenance(config)
-        if _VECTORS in config and set(config[_VECTORS]) != set(VectorSource._fields):
-            raise ValueError(f"vectors={config[_VECTORS]!r} does not identify a source of vectors")
     return config
 
 
@@ -243,22 +249,6 @@ def _name(base_model: str | os.PathLike[str] | TransformerEncoder | None) -> str
         )
     model = base_model.model if isinstance(base_model, TransformerEncoder) else base_model
     return os.fspath(model) if isinstance(model, str | os.PathLike) else None
-
-
-def _source(
-    adapter: BaseAdapter, base_model: str | os.PathLike[str] | TransformerEncoder | None
-) -> VectorSource | None:
-    """Return the source of the vectors that an adapter was fitted to, or None if unknown."""
-    if isinstance(base_model, TransformerEncoder):
-        return vector_source(base_model)
-    if hasattr(adapter, SOURCE) or base_model is None:
-        return getattr(adapter, SOURCE, None)
-    if not Path(base_model).expanduser().is_dir():
-        return None
-    try:
-        return vector_source(TransformerEncoder(base_model))._replace(kind=None)
-    except (OSError, ValueError):  # not a checkpoint; its name still appears in the card
-        return None
 
 
 def _provenance(
@@ -287,13 +277,6 @@ def _figures(column: Any) -> dict[str, float]:
 
 def _is_number(value: Any) -> bool:
     return hasattr(value, "__float__") and not getattr(value, "shape", ())
-
-
-def checksum(config: dict[str, Any]) -> str:
-    """Compute the SHA-256 of all other entries, independent of their order and of whitespace."""
-    rest = {key: value for key, value in config.items() if key != "sha256"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read(path: Path) -> bytes:

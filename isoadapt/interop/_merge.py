@@ -20,14 +20,20 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._checkpoint import applies_sigmoid, read_head
 from isoadapt.encoders._folder import tokenizer_folder, transformer_folder
-from isoadapt.encoders._identity import VectorSource, vector_source
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.heads import LinearHead
-from isoadapt.interop._loaders import CLASSIFIER, check_written, expect, own_length
-from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
+from isoadapt.interop._loaders import CLASSIFIER, check_written, own_length
+from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._reference import (
+    SERVE,
+    Reference,
+    check_vectors,
+    encoder_reference,
+    opened,
+)
 from isoadapt.interop._sentence_files import write_modules
 
 _SENTENCE = re.compile(
@@ -35,7 +41,6 @@ _SENTENCE = re.compile(
     r"|\d+_\w+/(config\.json|model\.safetensors)"
 )
 _ROUNDING = 1e-8  # relative size up to which a bias counts as zero
-SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 
 
 def merge_into_checkpoint(
@@ -103,10 +108,10 @@ def merge_into_checkpoint(
 
     Notes
     -----
-    A checkpoint is identified by the weights before its last layer and by its tokenizer, so that
-    a copy or a renamed folder counts as the same checkpoint. Vectors computed in float16 or
-    bfloat16, or by ONNX Runtime in float32, are accepted, since they differ only by rounding.
-    "int8" vectors are not accepted.
+    A checkpoint is identified by the vectors that it gives for a few texts, so that a copy or a
+    renamed folder counts as the same checkpoint. They are compared in float32, whatever data type
+    the encoder computes in. Those of a live model in float16 or bfloat16 may differ by its
+    rounding.
 
     The head of a decoder such as GPT-2 has no bias. Only adapters that do not need a bias can be
     merged into it, such as :class:`~isoadapt.LogitPreservingWhitening`.
@@ -132,25 +137,27 @@ def merge_into_checkpoint(
             "writes the adapter behind an encoder without a classifier"
         )
     encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
-    own = read_head(encoder)
-    backbone = encoder._backbone()
-    head = reordered(own if head is None else head, own, backbone.model.config)
+    model, own = opened(encoder), read_head(encoder)
+    tokenizer = model.backbone.tokenizer
+    head = reordered(own if head is None else head, own, model.backbone.model.config)
     check_source(parts, map_, encoder)
     check_width(map_, head)
-    network = with_head(backbone, head, map_)
+    network = with_head(model.backbone, head, map_)
     place = tokenizer_folder(source)
-    expected, inputs = expect(encoder, map_)
-    length, logits = own_length(backbone.tokenizer), head.outputs(map_(inputs))
-    n = len(inputs) - (length != expected.max_length)  # the longest is truncated differently
-    expected = expected._replace(texts=expected.texts[:n], logits=logits[:n], max_length=length)
-    merged = expected._replace(vectors=None, version=None, loaders=[CLASSIFIER], padded=False)
+    reference, length = encoder_reference(encoder), own_length(tokenizer)
+    # The longest text is truncated differently if the tokenizer has another length.
+    kept = slice(None) if length == model.length else slice(-1)
+    logits = head.outputs(map_(reference.vectors))[kept]
+    merged = Reference(
+        reference.texts[kept], None, logits, reference.adapted(map_).limit, {"max_length": length}
+    )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
-        copy_files(place, written, backbone.tokenizer, sentence=True)
-        if place != source and encoder._pooling(backbone) != Pooling((HEAD_INPUT,)):
+        copy_files(place, written, tokenizer, sentence=True)
+        if place != source and model.pooling != Pooling((HEAD_INPUT,)):
             write_modules(written, [])  # with which a CrossEncoder reads its settings
             shutil.copyfile(source / MODEL_FILE, written / MODEL_FILE)
-        check_written(written, merged, strict=False)
+        check_written(written, merged._replace(loaders=[CLASSIFIER]), strict=False)
     return target
 
 
@@ -168,58 +175,38 @@ def check_folders(
     return source, check_output_folder(out_folder, overwrite, name="out_folder", model=source)
 
 
-def sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:
-    """Yield the sources of the first adapter's vectors, each with a description for messages."""
+def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
+    """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
+    model = opened(encoder)
+    folder = str(model.backbone.folder)
+    if map_.matrix.shape[1] != model.width:
+        raise ValueError(
+            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of the checkpoint "
+            f"{folder!r} with pooling={encoder.pooling!r} have width {model.width}: fit it to "
+            f"vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or export it "
+            "with the pooling= that it was fitted to"
+        )
+    for reference, name in _sources(parts):
+        check_vectors(reference, name, encoder)
+
+
+def _sources(parts: Parts) -> Iterator[tuple[Reference, str]]:
+    """Yield references of the first adapter's vectors, each with a description for messages."""
     if parts.encoder is not None:
         encoder = parts.encoder[1]
         live = not isinstance(encoder.model, str | os.PathLike)
         shown = f"a live {type(encoder.model[0]).__name__}" if live else repr(str(encoder.model))
         try:
-            source = vector_source(encoder)
+            reference = encoder_reference(encoder)
         except OSError as error:
             raise OSError(
                 f"the pipeline's encoder cannot be loaded, so it cannot be checked that its "
                 f"vectors are those of model_folder ({error}); if its folder was moved, set the "
                 "new one with set_params(model=...) of the encoder, or pass the adapter alone"
             ) from error
-        yield source, f"the encoder with model={shown}"
-    first = parts.first()
-    if hasattr(first, SOURCE):
-        yield getattr(first, SOURCE), f"the record of the saved {type(first).__name__}"
-
-
-def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
-    """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
-    backbone, width = encoder._backbone(), encoder._n_features_out
-    folder = str(backbone.folder)
-    if map_.matrix.shape[1] != width:
-        raise ValueError(
-            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of "
-            f"the checkpoint {folder!r} with pooling={encoder.pooling!r} have width {width}: fit "
-            f"it to vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or "
-            "export it with the pooling= that it was fitted to"
-        )
-    if found := list(sources(parts)):
-        kind = str(vector_source(encoder).kind)
-        for vectors, name in found:
-            check_vectors(vectors, name, backbone, kind)
-
-
-def check_vectors(vectors: VectorSource, name: str, backbone: Backbone, kind: str) -> None:
-    """Raise unless the vectors are those of this checkpoint with this `kind`."""
-    folder = str(backbone.folder)
-    fit = f"fit the adapter to TransformerEncoder({folder!r}, {kind}).transform(texts)"
-    if vectors.kind not in (kind, None):
-        raise ValueError(
-            f"the adapter was fitted to vectors with {vectors.kind} ({name}), but those of "
-            f"the checkpoint {folder!r} are vectors with {kind}: {fit}, or {SERVE}"
-        )
-    if not vectors.is_of(backbone):
-        raise ValueError(
-            f"the adapter was fitted to vectors of another checkpoint ({name}) than "
-            f"{folder!r}, with other weights or another tokenizer: use that "
-            f"checkpoint or a copy of it, or {fit}, or {SERVE}"
-        )
+        yield reference, f"the encoder with model={shown}"
+    if parts.recorded is not None:
+        yield parts.recorded, f"the record of the saved {type(parts.first()).__name__}"
 
 
 def _refuse_readouts(parts: Parts) -> None:

@@ -17,7 +17,7 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import needs_equal_lengths
 from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._identity import describe_vectors, variant
+from isoadapt.encoders._identity import describe_vectors
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._onnx import PACKAGES, GraphSpec, export_graph
 from isoadapt.encoders._pooling import Pooling
@@ -25,10 +25,10 @@ from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
-from isoadapt.interop._differences import warn_if_different
-from isoadapt.interop._loaders import FIELDS, LOGITS, VECTORS, check_written, expect
+from isoadapt.interop._loaders import FIELDS, LOGITS, VECTORS, check_written
 from isoadapt.interop._merge import affine, check_source, read_by_head, reordered
 from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._reference import encoder_reference, opened, precise, warn_if_different
 from isoadapt.interop._sentence_files import write_json
 
 _GRAPH = "an ONNX model"  # kind of the folder's content
@@ -116,32 +116,32 @@ def export_onnx(
     if target.suffix != ".onnx":
         raise ValueError(f"file={str(file)!r} must end in .onnx, such as 'served/model.onnx'")
     check_output_folder(target.parent, overwrite, content=_GRAPH, name="the folder of file")
-    encoder = variant(parts.encoder[1], cache=None, backend="torch", dtype="auto")
-    backbone = encoder._backbone()
-    pooling = encoder._pooling(backbone)
+    encoder = precise(parts.encoder[1])
+    model, source = opened(encoder), encoder_reference(encoder)
+    backbone, pooling, length = model.backbone, model.pooling, model.length
     check_source(parts, compose(affine(step) for _, step in parts.adapters), encoder)
-    outputs = _outputs(parts, encoder)
-    expected, vectors = expect(encoder, outputs.vectors, normalize)
-    length, pads = expected.max_length, not needs_equal_lengths(backbone, pooling)
-    logits = outputs.logits and outputs.logits(vectors)
-    expected = expected._replace(logits=logits, loaders=[target.name], padded=pads)
-    layer = backbone.hidden_state(encoder.layer)
-    example = model_inputs(backbone, Texts(expected.texts[:3]), length).batch(0, 3)
+    outputs, pads = _outputs(parts, encoder), not needs_equal_lengths(backbone, pooling)
+    reference = source.adapted(outputs.vectors, normalize)._replace(
+        logits=outputs.logits and outputs.logits(source.vectors),
+        loaders=[target.name],
+        padded=pads,
+    )
+    example = model_inputs(backbone, Texts(source.texts[:3]), length).batch(0, 3)
     if unknown := set(example) - set(FIELDS):
         raise ValueError(
             f"{type(backbone.model).__name__} takes {', '.join(sorted(unknown))} besides token ids,"
             " which a tokenizer alone does not give: serve it with isoadapt.AdaptedEncoder"
         )
     names = [VECTORS] + ([LOGITS] if outputs.logits else [])
-    readout = _Readout(outputs, vectors.mean(axis=0), normalize)
-    graph = export_graph(backbone, GraphSpec(pooling, layer, False), example, readout, names)
+    readout = _Readout(outputs, source.vectors.mean(axis=0), normalize)
+    graph = export_graph(backbone, GraphSpec(pooling, model.layer, False), example, readout, names)
     with quiet(), atomic_folder(target.parent, overwrite, _GRAPH) as written:
         (written / target.name).write_bytes(graph)
         write_json(written / "config.json", outputs.config)
         _write_tokenizer(written, backbone, pooling, length, pads)
-        check = check_written(written, expected)
+        check = check_written(written, reference)
         facts = [
-            f"Version of the vectors: {expected.version}",
+            f"Version of the vectors: {reference.version}",
             f"Outputs: {', '.join(names)}" + (", the former of length 1" if normalize else ""),
             f"Maximum length: {'no limit' if length is None else f'{length} tokens'}",
             "Batches: padded" if pads else "Batches: of equal lengths, as padding changes vectors",
@@ -166,12 +166,12 @@ class _Outputs(NamedTuple):
 
 def _outputs(parts: Parts, encoder: TransformerEncoder) -> _Outputs:
     """Return what the graph computes from the encoder's vectors (n, width)."""
-    backbone, head = encoder._backbone(), parts.last_head()
+    model, head = opened(encoder), parts.last_head()
     map_ = compose(affine(step) for _, step in parts.adapters)
-    width, config = map_.matrix.shape[1], copy.deepcopy(backbone.model.config)
-    own = None if backbone.head is None else read_head(encoder)
+    width, config = map_.matrix.shape[1], copy.deepcopy(model.backbone.model.config)
+    own = None if model.backbone.head is None else read_head(encoder)
     read = Affine(np.eye(width), np.zeros(width)) if head is None else read_by_head(parts, map_)
-    if head is None and own is not None and encoder._pooling(backbone).begins_with_head_input:
+    if head is None and own is not None and model.pooling.begins_with_head_input:
         head = own
     if head is None:
         return _Outputs(map_, None, config.to_dict())

@@ -28,6 +28,7 @@ from isoadapt.adapters._ridge_path import Folds
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
+from isoadapt.interop._reference import Reference
 
 Tensors = dict[str, NDArray[Any]]
 _PLAIN = (type(None), bool, int, str)
@@ -39,7 +40,7 @@ _ENTRIES = {_ENCODER: ("parameters",), _HEAD: ("head",)}  # of a step; those of 
 _VECTOR_PARAMETERS = ("model", "pooling", "layer", "max_length", "dtype", "revision", "backend")
 _DERIVED = {"classes_", "_n_features_out"}  # computed from the map and the head
 _SETTINGS = {"_sklearn_output_config", "_metadata_request"}  # of set_output and set_fit_request
-SOURCE = "_vector_source"  # attribute of a loaded adapter: its VectorSource, if one was saved
+RECORD = "_reference"  # attribute of a loaded adapter: of its vectors, if one was saved
 _FITTED = re.compile(r"[a-z][a-z0-9_]*[a-z0-9]_")
 _PROBE = 3  # number of random rows that a map is tested on
 
@@ -54,6 +55,11 @@ class Parts(NamedTuple):
     def first(self) -> BaseAdapter:
         """Return the adapter that reads the embeddings."""
         return self.adapters[0][1]
+
+    @property
+    def recorded(self) -> Reference | None:
+        """The reference of the encoder that the adapter was fitted with, if it was saved."""
+        return vars(self.first()).get(RECORD)
 
     def last_head(self) -> LinearHead | None:
         """Return the head that reads the adapted embeddings."""
@@ -208,7 +214,7 @@ def pack_adapter(adapter: BaseAdapter, tensors: Tensors, prefix: str = "") -> di
     head = parameters.get("head")
     if head is not None and not isinstance(head, str | LinearHead):
         parameters["head"] = adapter.head_ if needs_fit(head) else LinearHead.from_estimator(head)
-    left_out = {*parameters, *_DERIVED, *_SETTINGS, SOURCE}
+    left_out = {*parameters, *_DERIVED, *_SETTINGS, RECORD}
     state = {name: value for name, value in vars(adapter).items() if name not in left_out}
     return {
         "class": type(adapter).__name__,

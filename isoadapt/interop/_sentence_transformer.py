@@ -1,7 +1,6 @@
 """Export of an adapter and its encoder as one folder for transformers and sentence-transformers."""
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -14,19 +13,17 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone, encoder_class
+from isoadapt.encoders._backbone import encoder_class
 from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
-from isoadapt.encoders._identity import describe_vectors, recorded_pooling
+from isoadapt.encoders._identity import describe_vectors
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingSetting
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
-from isoadapt.interop._differences import warn_if_different
-from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written, expect
+from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
 from isoadapt.interop._merge import (
-    SERVE,
     affine,
     check_folders,
     check_source,
@@ -35,10 +32,17 @@ from isoadapt.interop._merge import (
     copy_files,
     read_by_head,
     reordered,
-    sources,
     with_head,
 )
-from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
+from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._reference import (
+    SERVE,
+    Opened,
+    encoder_reference,
+    opened,
+    precise,
+    warn_if_different,
+)
 from isoadapt.interop._sentence_files import (
     Module,
     affine_module,
@@ -48,7 +52,6 @@ from isoadapt.interop._sentence_files import (
     write_settings,
 )
 
-_POOLING = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?(, dtype='int8')?")
 _SAME = 1e-7  # relative difference up to which the adapter preserves the head's logits
 
 
@@ -96,7 +99,8 @@ def to_sentence_transformer(
         knows the width of the vectors.
     max_length : int, default=None
         The maximum number of tokens of a text, if the adapter is given without an encoder. None is
-        that of ``TransformerEncoder(model_folder)``.
+        that a saved adapter records or, if it records none, that of
+        ``TransformerEncoder(model_folder)``.
     normalize : bool, default=False
         Whether to scale the adapted vectors to unit length. Cosines do not depend on it.
     overwrite : bool, default=False
@@ -175,24 +179,26 @@ def to_sentence_transformer(
     map_ = compose(affine(step) for _, step in parts.adapters)
     source, target = check_folders(model_folder, out_folder, overwrite)
     encoder = export_encoder(parts, source, pooling, max_length)
-    backbone = encoder._backbone()
-    pooled = encoder._pooling(backbone)
-    _check_fit(parts, map_, encoder)
-    if pooling == "auto":
+    model = opened(encoder)
+    _check_layers(model)
+    check_source(parts, map_, encoder)
+    if parts.encoder is None and parts.recorded is None and pooling == "auto":
         _warn_if_assumed(parts, encoder)
-    modules = _modules(backbone, pooled, map_, normalize)
-    expected, _ = expect(encoder, map_, normalize)
-    length = expected.max_length
-    network, classify, kept = _network(parts, map_, encoder, length)
-    loaders = [SENTENCES] + [CLASSIFIER] * (classify is not None)
-    logits = classify and classify(expected.texts)
-    expected = expected._replace(logits=logits, loaders=loaders)
+    modules = _modules(model, map_, normalize)
+    reference = encoder_reference(encoder).adapted(map_, normalize)
+    network, classify, kept = _network(parts, map_, encoder)
+    reference = reference._replace(
+        logits=classify and classify(reference.texts),
+        loaders=[SENTENCES] + [CLASSIFIER] * (classify is not None),
+        padded=True,
+    )
+    length = model.length
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
-        _write_transformer(written, network, backbone, length)
-        write_settings(written, pooled, length, read_object(source / MODEL_FILE))
+        _write_transformer(written, network, model)
+        write_settings(written, model.pooling, length, read_object(source / MODEL_FILE))
         write_modules(written, modules)
-        check = check_written(written, expected)
-        place = f"{describe_vectors(encoder)}\n- Version of the vectors: {expected.version}"
+        check = check_written(written, reference)
+        place = f"{describe_vectors(encoder)}\n- Version of the vectors: {reference.version}"
         card = sentence_card(parts, model_folder, target.name, place, modules, length, check, kept)
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
@@ -206,70 +212,68 @@ def export_encoder(
     max_length: int | None = None,
 ) -> TransformerEncoder:
     """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
+    given: dict[str, Any] = {"pooling": pooling} if pooling != "auto" else {}
+    given |= {} if max_length is None else {"max_length": max_length}
+    if parts.encoder is not None and given:
+        raise ValueError(
+            f"pooling={pooling!r} and max_length={max_length} were given, but the pipeline begins "
+            "with an encoder, whose parameters are used: leave them out"
+        )
+    known = {} if parts.recorded is None else parts.recorded.settings
     if parts.encoder is not None:
-        if pooling != "auto" or max_length is not None:
-            raise ValueError(
-                f"pooling={pooling!r} and max_length={max_length} were given, but the pipeline "
-                "begins with an encoder, whose parameters are used: leave them out"
-            )
-        own = parts.encoder[1]
-        settings = {name: getattr(own, name) for name in ("pooling", "layer", "max_length")}
-        return TransformerEncoder(model_folder, device="cpu", **settings)
-    record = getattr(parts.first(), SOURCE, None)
-    if pooling == "auto" and record is not None:
-        recorded = _POOLING.fullmatch(record.kind or "")
-        pooling = recorded[1] if recorded else recorded_pooling(record.kind)
-    return TransformerEncoder(model_folder, pooling=pooling, max_length=max_length, device="cpu")
+        known = parts.encoder[1].get_params()
+    settings = {name: known[name] for name in ("pooling", "layer", "max_length") if name in known}
+    return TransformerEncoder(model_folder, device="cpu", **settings | given)
 
 
 def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
-    """Warn unless the vectors are recorded, or the adapter's head shows what they are."""
-    if any(vectors.kind for vectors, _ in sources(parts)) or _has_own_head(parts, encoder):
-        return
-    warn(
-        f"the adapter records no pooling, so it is exported for the {describe_vectors(encoder)}; "
-        "if it was fitted to other vectors, the exported vectors are wrong: pass pooling= (on the "
-        "command line --pooling), or a pipeline that begins with the encoder"
-    )
+    """Warn unless the adapter's head shows what its vectors are."""
+    if not _has_own_head(parts, encoder):
+        warn(
+            f"the adapter records no pooling, so it is exported for the "
+            f"{describe_vectors(encoder)}; if it was fitted to other vectors, the exported vectors "
+            "are wrong: pass pooling= (on the command line --pooling), or a pipeline that begins "
+            "with the encoder"
+        )
 
 
 def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
     """Return whether the adapter's head is that of the checkpoint, which reads its input."""
-    given, backbone = parts.last_head(), encoder._backbone()
-    if given is None or not encoder._pooling(backbone).is_head_input:
+    given = parts.last_head()
+    if given is None or not opened(encoder).pooling.is_head_input:
         return False
     own = read_head(encoder, given.classes_)
     return given.coef_.shape == own.coef_.shape and bool(np.allclose(given.coef_, own.coef_))
 
 
-def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
-    """Raise unless the adapter was fitted to vectors of the encoder, those of its last layer."""
-    backbone = encoder._backbone()
-    pooling = encoder._pooling(backbone)
+def _check_layers(model: Opened) -> None:
+    """Raise unless sentence-transformers can compute the layers of the vectors."""
+    pooling, n = model.pooling, model.backbone.n_layers
     if isinstance(pooling, LayersPooling) and not (
         pooling.is_head_input
-        or all(mode != HEAD_INPUT and layer == backbone.n_layers for mode, layer in pooling.parts)
+        or all(mode != HEAD_INPUT and layer == n for mode, layer in pooling.parts)
     ):
         raise ValueError(
             f"the adapter was fitted to vectors with pooling={pooling.parts}, but a "
             "sentence-transformers folder cannot compute hidden layers other than the last "
-            f"({backbone.n_layers}), or the input of the head beside others, which space='head' "
+            f"({n}), or the input of the head beside others, which space='head' "
             "needs: fit the adapter with pooling=[('cls', -1), ('mean', -1)] and without a head, "
             f"or {SERVE}, saved with joblib.dump or save_adapter"
         )
-    if backbone.hidden_state(encoder.layer) != -1:
+    if model.layer != -1:
         raise ValueError(
-            f"the pipeline's encoder has layer={encoder.layer}, but a sentence-transformers folder "
-            f"holds the output of the last layer: fit the adapter with layer=-1, or {SERVE}"
+            f"the adapter was fitted to vectors with layer={model.layer}, but a "
+            "sentence-transformers folder holds the output of the last layer: fit the adapter with "
+            f"layer=-1, or {SERVE}"
         )
-    check_source(parts, map_, encoder)
 
 
 def _network(
-    parts: Parts, map_: Affine, encoder: TransformerEncoder, length: int | None
+    parts: Parts, map_: Affine, encoder: TransformerEncoder
 ) -> tuple[Any, Callable[[list[str]], Floats] | None, bool]:
     """Return the network, the function from texts to logits, and whether it is unchanged."""
-    backbone = encoder._backbone()
+    model = opened(encoder)
+    backbone = model.backbone
     if backbone.head is None:
         return copied(backbone, {}), None, True
     if backbone.pooling(HEAD_INPUT).lowercase:
@@ -278,16 +282,14 @@ def _network(
             f"for transformers does not apply: use merge_into_checkpoint, or {SERVE}"
         )
     own, config = read_head(encoder), backbone.model.config
-    reader = TransformerEncoder(
-        encoder._at("model"), pooling=HEAD_INPUT, max_length=length, device="cpu"
-    )
+    reader = precise(encoder, pooling=HEAD_INPUT, max_length=model.length)
 
     def inputs(texts: list[str]) -> Floats:
         return reader.transform(texts).astype(np.float64)
 
     kept, given = reordered(own, own, config), parts.last_head()
     unchanged = copied(backbone, {}), lambda texts: kept.outputs(inputs(texts)), True
-    if given is None or not encoder._pooling(backbone).is_head_input:
+    if given is None or not model.pooling.is_head_input:
         return unchanged
     head, read = reordered(given, own, config), read_by_head(parts, map_)
     check_width(read, head)
@@ -306,8 +308,9 @@ def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:
     return all(np.abs(new - old).max() <= _SAME * scale for new, old in pairs)
 
 
-def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool) -> list[Module]:
+def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
+    backbone, pooling = model.backbone, model.pooling
     width, config = backbone.hidden_size, backbone.model.config
     reads_encoder = bool(encoder_class(config.model_type)) or not config.is_encoder_decoder
     what = "input of the head" if pooling.is_head_input else "pooled states of the encoder"
@@ -327,10 +330,9 @@ def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool
     return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 
 
-def _write_transformer(
-    folder: Path, network: Any, backbone: Backbone, max_length: int | None
-) -> None:
+def _write_transformer(folder: Path, network: Any, model: Opened) -> None:
     """Write the network, and its tokenizer with the length and padding of the encoder."""
+    backbone, max_length = model.backbone, model.length
     tokenizer, source = backbone.tokenizer, tokenizer_folder(cast(Path, backbone.folder))
     changes: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
     if tokenizer.pad_token is None:

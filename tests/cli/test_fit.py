@@ -70,7 +70,8 @@ class TestTexts:
         assert re.search(rf"accuracy +{score:.4g} +{score:.4g}", completed.stdout)
         card = (files / "a" / "README.md").read_text()
         assert f"- Base model: {place / 'my-model'}" in card
-        assert "- Data: source texts.tsv, rows 60, max_length 5" in card
+        assert "- Data: source texts.tsv, rows 60" in card
+        assert "- Vectors: pooling='head_input', layer=-1, max_length=5" in card
         assert f"| accuracy | {score:.4g} | {score:.4g} |" in card
         np.save("E.npy", TransformerEncoder("my-model").transform(texts))
         options = ["--on", "E.npy", "--model", "my-model", "--out", "b"]

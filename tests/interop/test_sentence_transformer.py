@@ -23,7 +23,7 @@ from isoadapt import (
 )
 from isoadapt.adapters import Affine
 from isoadapt.interop import load_adapter, save_adapter, to_sentence_transformer
-from isoadapt.interop._differences import Expected, compared, rounding_limit
+from isoadapt.interop._reference import Reference, refuse_if_wrong, rounding_limit
 from tests.interop.conftest import LENGTH
 from tests.interop.examples import CLASSES, ROWS, blurred, edit_json, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, TEXTS, save_model
@@ -133,7 +133,7 @@ class TestModules:
         out = to_sentence_transformer(saved, model, tmp_path / "out")
         check(out, pipeline)
         edit_json(model / "config_sentence_transformers.json", truncate_dim=4)
-        with pytest.raises(ValueError, match=r"fitted to vectors with .*|have width 4"):
+        with pytest.raises(ValueError, match=r"fitted to vectors of another|have width 4"):
             to_sentence_transformer(saved, model, tmp_path / "other")
 
 
@@ -155,8 +155,7 @@ class TestReadouts:
         if pooling[0] == LAST[1]:
             save_adapter(pipeline[-1], tmp_path / "a", base_model=pipeline[0])
             given = make_pipeline(load_adapter(tmp_path / "a"))
-        options = {} if given is pipeline else {"max_length": LENGTH}
-        out = to_sentence_transformer(given, source.folder, tmp_path / "m", **options)
+        out = to_sentence_transformer(given, source.folder, tmp_path / "m")
         check(out, pipeline)
         np.testing.assert_array_equal(logits_of(out), logits_of(source.folder))
         card = (out / "README.md").read_text()
@@ -198,14 +197,13 @@ class TestFolder:
         assert "pipeline(" in second
 
     def test_adapters_alone_and_unit_length(self, source, tmp_path):
-        """The pooling is recorded, given, or assumed."""
+        """Pooling and length are recorded, given, or assumed."""
         encoder = TransformerEncoder(source.folder, pooling="mean", max_length=LENGTH)
         pipeline = pipeline_of(encoder, Whitening())
         saved = load_adapter(save_adapter(pipeline[1], tmp_path / "adapter", base_model=encoder))
-        given = {"pooling": "mean", "normalize": True}
+        given = {"pooling": "mean", "normalize": True, "max_length": LENGTH}
         with warnings.catch_warnings(action="error", category=UserWarning):
             for name, adapter, options in (("a", saved, {}), ("b", pipeline[1], given)):
-                options = options | {"max_length": LENGTH}
                 to_sentence_transformer(adapter, source.folder, tmp_path / name, **options)
         expected = pipeline.transform(TEXTS)
         close(vectors_of(tmp_path / "a"), expected)
@@ -243,15 +241,16 @@ class TestDifferences:
             np.column_stack([np.cos(turned), np.sin(turned)])
             for turned in (angles - [0.001, 0, 0, 0], angles)
         )
-        expected = Expected(TEXTS[:4], vectors, None, None, 1e-6, padded=False)
+        reference = Reference(TEXTS[:4], vectors, None, 1e-6, {})
         with pytest.raises(ValueError, match="nearest neighbours"):
-            compared({"vectors": [moved]}, None, expected)
+            refuse_if_wrong(reference.compare({"vectors": [moved]}, {}))
         logits = np.array([[1.0, 1.001], [3.0, -1.0]])
         found = {"logits": [logits - [0, 0.002]]}
-        expected = Expected(TEXTS[:2], None, logits, None, 1e-6, padded=False)
+        reference = Reference(TEXTS[:2], None, logits, 1e-6, {})
         with pytest.raises(ValueError, match="predictions of the exported model"):
-            compared(found, None, expected)
-        check = compared(found, None, expected._replace(limit=1e-3))
+            refuse_if_wrong(reference.compare(found, {}))
+        check = reference._replace(limit=1e-3).compare(found, {})
+        refuse_if_wrong(check)
         assert check.differences == {"logits": pytest.approx(0.002 / 3)}
 
     def test_a_wrong_folder_is_not_published(self, source, tmp_path, monkeypatch):

@@ -3,15 +3,17 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import AdaptedEncoder, TransformerEncoder, Whitening
-from isoadapt.encoders._identity import vector_source
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.interop._merge import check_source
 from isoadapt.interop._pipeline import take_apart
+from isoadapt.interop._reference import check_vectors, encoder_reference, read_reference
+from tests.cli.command_line import run, succeed
 from tests.interop.examples import ROWS, edit_json
 from tests.tiny_models import make_model, make_tokenizer, save_model, save_pair
 
@@ -46,12 +48,9 @@ class TestPipelines:
     """The encoder that a pipeline begins with must give this checkpoint's head input."""
 
     def test_other_vectors_are_refused(self, source):
-        for settings, named in (
-            ({"pooling": "max", "layer": 0}, "pooling='max', layer=0"),
-            ({"backend": "onnx", "dtype": "int8"}, "pooling='head_input', dtype='int8'"),
-        ):
-            model = make_pipeline(TransformerEncoder(source.folder, **settings), source.adapter)
-            assert "pooling='head_input'" in refuse(model, source.folder, named)
+        encoder = TransformerEncoder(source.folder, pooling="max", layer=0)
+        model = make_pipeline(encoder, source.adapter)
+        assert "pooling='head_input'" in refuse(model, source.folder, "pooling='max', layer=0")
 
     def test_another_checkpoint_is_refused(self, source, other, tmp_path):
         model = AdaptedEncoder(TransformerEncoder(other), Whitening()).fit(ROWS)
@@ -71,14 +70,17 @@ class TestPipelines:
         refuse(pipeline(TransformerEncoder(copy)), source.folder)
 
     @pytest.mark.parametrize("architecture", ["bert", "deberta-v2"])
-    def test_a_copy_in_half_precision_is_the_same_checkpoint(self, architecture, tmp_path):
+    def test_a_live_model_in_half_precision_is_the_same_checkpoint(self, architecture, tmp_path):
         folder = save_model(tmp_path / "full", architecture)
         for dtype in (torch.float16, torch.bfloat16):
             model, tokenizer = make_model(architecture).to(dtype), make_tokenizer(architecture)
             saved = save_pair(model, tokenizer, tmp_path / str(dtype))
-            source = vector_source(TransformerEncoder((model, tokenizer)))
+            live = encoder_reference(TransformerEncoder((model, tokenizer)))
+            assert live.settings["dtype"] == str(dtype).removeprefix("torch.")
             for copy in (folder, saved):
-                assert source.is_of(TransformerEncoder(copy)._backbone())
+                check_vectors(live, "the live model", TransformerEncoder(copy))
+                stored = encoder_reference(TransformerEncoder(copy))
+                check_vectors(stored, "its record", TransformerEncoder((model, tokenizer)))
 
     def test_a_folder_that_was_renamed_is_the_same_checkpoint(self, source, tmp_path):
         folder = shutil.copytree(source.folder, tmp_path / "before")
@@ -91,7 +93,7 @@ class TestPipelines:
     def test_settings_that_are_no_other_vectors(self, source, merged):
         adapter = pipeline(TransformerEncoder(source.folder))[1]
         settings = {"pooling": "head_input", "max_length": 4, "dtype": "bfloat16"}
-        for name, value in (settings | {"batch_tokens": 8, "backend": "onnx"}).items():
+        for name, value in (settings | {"batch_tokens": 8}).items():
             encoder = TransformerEncoder(source.folder, **{name: value})
             check(make_pipeline(encoder, adapter), source.folder)
             check(make_pipeline(encoder, adapter), merged)  # which has the same head input
@@ -100,9 +102,8 @@ class TestPipelines:
 class TestSavedAdapters:
     """An adapter folder carries what its vectors were."""
 
-    def saved(self, encoder, folder, base_model=None):
-        adapter = pipeline(encoder)[1]
-        return load_adapter(save_adapter(adapter, folder, base_model=base_model or encoder))
+    def saved(self, encoder, folder):
+        return load_adapter(save_adapter(pipeline(encoder)[1], folder, base_model=encoder))
 
     def test_other_vectors_are_refused(self, source, tmp_path):
         adapter = self.saved(TransformerEncoder(source.folder, pooling="mean", layer=0), tmp_path)
@@ -110,10 +111,8 @@ class TestSavedAdapters:
         refuse(adapter, source.folder, named)
         assert "- Vectors: pooling='mean', layer=0" in (tmp_path / "README.md").read_text("utf-8")
 
-    @pytest.mark.parametrize("of_folder", [False, True])
-    def test_another_checkpoint_is_refused(self, of_folder, source, other, tmp_path):
-        encoder = TransformerEncoder(other)
-        adapter = self.saved(encoder, tmp_path / "a", other if of_folder else encoder)
+    def test_another_checkpoint_is_refused(self, source, other, tmp_path):
+        adapter = self.saved(TransformerEncoder(other), tmp_path / "a")
         refuse(adapter, source.folder)
         check(adapter, shutil.copytree(other, tmp_path / "elsewhere"))
         adapter.fit(source.rows)  # the record goes
@@ -122,7 +121,26 @@ class TestSavedAdapters:
     def test_the_identity_stays_when_it_is_saved_again(self, source, other, tmp_path):
         first = self.saved(TransformerEncoder(source.folder), tmp_path / "a")
         save_adapter(first, tmp_path / "b", base_model="org/name")
-        configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in "ab"]
-        assert configs[0]["vectors"] == configs[1]["vectors"]
-        assert configs[0]["vectors"]["kind"] == "pooling='head_input'"
+        assert (tmp_path / "a/reference.json").read_text() == (
+            tmp_path / "b/reference.json"
+        ).read_text()
+        assert read_reference(tmp_path / "b").settings["pooling"] == "head_input"
         refuse(load_adapter(tmp_path / "b"), other)
+
+    @pytest.mark.parametrize("pooling", ["auto", "readout", [("mean", -1)]])
+    def test_the_encoder_is_rebuilt_by_its_settings(self, pooling, source):
+        encoder = TransformerEncoder(source.folder, pooling=pooling, max_length=5)
+        reference = encoder_reference(encoder)
+        settings = {name: reference.settings[name] for name in ("pooling", "layer", "max_length")}
+        again = TransformerEncoder(source.folder, **json.loads(json.dumps(settings)))
+        np.testing.assert_array_equal(again.transform(ROWS), encoder.transform(ROWS))
+        assert encoder_reference(again).version == reference.version
+
+    def test_the_encoder_is_checked_where_the_adapter_is(self, source, other, tmp_path):
+        folder = shutil.copytree(source.folder, tmp_path / "model")
+        self.saved(TransformerEncoder(folder, pooling="mean", max_length=5), tmp_path / "a")
+        assert "TransformerEncoder: " in succeed("check", tmp_path / "a").stdout
+        shutil.copyfile(other / "model.safetensors", folder / "model.safetensors")
+        succeed("check", tmp_path / "a")  # that weight is not one of the mean
+        (folder / "model.safetensors").unlink()
+        assert "cannot be used" in run("check", tmp_path / "a").stdout
