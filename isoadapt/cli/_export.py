@@ -15,7 +15,7 @@ from isoadapt.interop import (
     merge_into_checkpoint,
     to_sentence_transformer,
 )
-from isoadapt.interop._folder import provenance, read_config
+from isoadapt.interop._folder import read_folder
 from isoadapt.interop._loaders import check_loader
 from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._reference import read_reference
@@ -38,8 +38,8 @@ def export(
     if pooling not in _POOLINGS:
         raise WrongUsage(f"--pooling {pooling!r} is unknown; {choices(pooling, _POOLINGS)}")
     with console.notes():
-        adapter, origin = load_adapter(folder), provenance(read_config(folder))
-        source, parts = recorded_model(model, origin["base_model"]), take_apart(adapter)
+        adapter, base_model = read_folder(folder)
+        source, parts = recorded_model(model, base_model), take_apart(adapter)
         options: dict[str, Any] = {"normalize": normalize, "overwrite": overwrite}
         encoder = export_encoder(parts, source, pooling)
         if onnx:

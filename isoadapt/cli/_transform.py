@@ -16,8 +16,7 @@ from isoadapt.cli._options import (
     read_rows,
     recorded_model,
 )
-from isoadapt.interop import load_adapter
-from isoadapt.interop._folder import provenance, read_config
+from isoadapt.interop._folder import read_folder
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._reference import check_vectors
 
@@ -28,10 +27,11 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
     """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
     _check_out(out, rows.path, overwrite)
     with console.notes():
-        parts = take_apart(load_adapter(folder))
+        model, base_model = read_folder(folder)
+        parts = take_apart(model)
         adapter = parts.without_encoder()
         if not rows.is_matrix():
-            rows = _with_recorded_encoder(rows, parts, provenance(read_config(folder)))
+            rows = _with_recorded_encoder(rows, parts, base_model)
         names = getattr(adapter, "feature_names_in_", None)
         X, _ = read_rows(rows, features=names, with_labels=False, verbose=console.verbose)
         adapted = adapter.transform(X)
@@ -78,11 +78,11 @@ def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
     parquet.write_table(pyarrow.table(arrays, names=names), path)
 
 
-def _with_recorded_encoder(source: Source, parts: Parts, origin: dict[str, Any]) -> Source:
+def _with_recorded_encoder(source: Source, parts: Parts, base_model: str | None) -> Source:
     """Fill in the encoder that is recorded; raise ValueError if the given one is another."""
     recorded = {} if parts.recorded is None else parts.recorded.settings
     source = source._replace(
-        model=source.model or str(recorded_model(None, origin["base_model"])),
+        model=source.model or str(recorded_model(None, base_model)),
         pooling=recorded.get("pooling", "auto"),
         max_length=source.max_length or recorded.get("max_length"),
     )

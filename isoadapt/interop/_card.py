@@ -25,13 +25,18 @@ The vectors are those of single texts. A classifier of pairs of texts shares no 
 uses: its predictions need the pair, similarity needs each text alone."""
 
 
-def model_card(parts: Parts, origin: Mapping[str, Any], reference: Reference | None = None) -> str:
+def model_card(
+    parts: Parts,
+    base: str | None,
+    data: str | Mapping[str, Any] | None,
+    metrics: Mapping[str, Any] | None,
+    reference: Reference | None,
+) -> str:
     """Describe a fitted adapter in Markdown, with the front matter of Hugging Face model cards.
 
-    `origin` has the keys "base_model", "data" and "metrics". `reference` is that of the encoder
-    that the adapter was fitted to, if it is known.
+    `base` is the name of its base model, and `reference` that of the encoder, if they are known.
     """
-    base, settings = origin["base_model"], _encoder_settings(reference)
+    settings = _encoder_settings(reference)
     name = " + ".join(type(adapter).__name__ for _, adapter in parts.adapters)
     kind = "An adapter" if len(parts.adapters) == 1 else "A pipeline of adapters"
     width_out = parts.adapters[-1][1].map_.n_features_out
@@ -41,8 +46,8 @@ def model_card(parts: Parts, origin: Mapping[str, Any], reference: Reference | N
         f"{kind} of isoadapt: it maps embeddings of width {parts.first().n_features_in_} to "
         f"{width_out}. {_head(parts.last_head())}",
         f"- Base model: {inline(base or 'not given')}\n- Vectors: {settings or 'not recorded'}\n"
-        f"- Data: {_data(origin['data'])}",
-        _metrics(origin["metrics"]),
+        f"- Data: {_data(data)}",
+        _metrics(metrics or {}),
         _loading(base, settings, parts.encoder is not None),
         "## Parameters\n\n" + "\n\n".join(_parameters(parts)),
         "## Versions\n\n" + versions(),
@@ -84,16 +89,27 @@ def _data(data: Any) -> str:
     return inline(data or "not given")
 
 
-def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
+def _metrics(metrics: Mapping[str, Any]) -> str:
+    """Return a table of the numbers in some columns, which are dicts or reports."""
     if not metrics:
         return ""
-    names = dict.fromkeys(name for column in metrics.values() for name in column)
-    rows = [["", *metrics], ["---"] * (len(metrics) + 1)]
-    for name in names:
-        figures = [column.get(name) for column in metrics.values()]
-        rows.append([name, *("" if x is None else f"{x:.4g}" for x in figures)])
+    columns = [each.to_dict() if hasattr(each, "to_dict") else each for each in metrics.values()]
+    shown = [{key: float(x) for key, x in column.items() if _is_number(x)} for column in columns]
+    names = dict.fromkeys(name for column in shown for name in column)
+    rows = [
+        ["", *metrics],
+        ["---"] * (len(metrics) + 1),
+        *(
+            [name, *(f"{each[name]:.4g}" if name in each else "" for each in shown)]
+            for name in names
+        ),
+    ]
     lines = [f"| {' | '.join(map(inline, row))} |" for row in rows]
     return "## Metrics\n\n" + "\n".join(lines)
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "__float__") and not getattr(value, "shape", ())
 
 
 def _encoder_settings(reference: Reference | None) -> str:

@@ -39,10 +39,9 @@ class TestMatrix:
         assert ev1_before > 2 * ev1_after
         assert "accuracy" not in completed.stdout
         np.testing.assert_array_equal(load_adapter("a").transform(X), Whitening().fit_transform(X))
-        names = ["README.md", "adapter.safetensors", "config.json", "isoadapt.txt"]  # no pickle
+        names = ["README.md", "adapter.skops", "isoadapt.txt"]  # no pickle
         assert sorted(path.name for path in (files / "a").iterdir()) == names
-        config = json.loads((files / "a" / "config.json").read_text())
-        assert config["data"] == {"type": "dict", "items": {"source": "X.npy", "rows": 150}}
+        assert "- Data: source X.npy, rows 150" in (files / "a" / "README.md").read_text()
 
     def test_labels_and_parameters(self, files):
         settings = ["--set", "head=logistic", "solver=exact", "ridge=0.5"]
