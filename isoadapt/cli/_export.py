@@ -1,7 +1,6 @@
 """Implementation of ``isoadapt merge`` and ``isoadapt export``."""
 
 from pathlib import Path
-from typing import Any
 
 from sklearn.pipeline import Pipeline
 
@@ -40,14 +39,17 @@ def export(
     with console.notes():
         adapter, base_model = read_folder(folder)
         source, parts = recorded_model(model, base_model), take_apart(adapter)
-        options: dict[str, Any] = {"normalize": normalize, "overwrite": overwrite}
-        encoder = export_encoder(parts, source, pooling)
+        encoder = export_encoder(parts, source)
+        if pooling != "auto":
+            encoder.set_params(pooling=pooling)
+        head = [] if parts.head is None else [parts.head]
+        whole = Pipeline([("encoder", encoder), *parts.adapters, *head])
+        options = {"normalize": normalize, "overwrite": overwrite}
         if onnx:
-            head = [] if parts.head is None else [parts.head]
-            whole = Pipeline([("encoder", encoder), *parts.adapters, *head])
             export_onnx(whole, out / "model.onnx", **options)
         else:
-            to_sentence_transformer(adapter, source, out, pooling=pooling, **options)
+            given = adapter if pooling == "auto" else whole  # without an encoder, notes say more
+            to_sentence_transformer(given, source, out, **options)
         adapted = describe_vectors(encoder)
     lines = [f"Exported: {out}", f"Adapted: {adapted}"]
     classifies = not onnx and holds_classifier(out.expanduser())

@@ -2,8 +2,7 @@
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from pydoc import locate
 from typing import Any
@@ -190,11 +189,18 @@ def read_folder(folder: str | os.PathLike[str]) -> tuple[Any, str | None]:
         raise FileNotFoundError(
             f"folder={str(folder)!r} is not a folder; pass one that save_adapter wrote"
         )
-    blob = _read(path / FILE)
-    with _folder_errors(path):
-        model, base_model = _load(blob)
+    file = path / FILE
+    try:
+        if file.is_symlink() or not file.is_file():
+            raise ValueError(f"{FILE} is missing, a link or a folder")
+        model, base_model = _load(file.read_bytes())
         if (path / REFERENCE).exists():
             setattr(take_apart(model).first(), RECORD, read_reference(path))
+    except Exception as error:  # whatever a damaged file leads to
+        raise AdapterFolderError(
+            f"{path} does not hold a valid adapter ({reason(error)}): pass a folder that "
+            "save_adapter wrote, copy it again, or save the adapter again"
+        ) from error
     return model, base_model
 
 
@@ -298,29 +304,3 @@ def _name(base_model: str | os.PathLike[str] | TransformerEncoder | None) -> str
         )
     model = base_model.model if isinstance(base_model, TransformerEncoder) else base_model
     return os.fspath(model) if isinstance(model, str | os.PathLike) else None
-
-
-def _read(path: Path) -> bytes:
-    """Read a regular file."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise AdapterFolderError(
-            f"{path} is a link or a folder, not a regular file; replace it by a copy of the file"
-        )
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise AdapterFolderError(
-            f"{path} is missing; pass a folder that save_adapter wrote, or copy it again"
-        ) from error
-
-
-@contextmanager
-def _folder_errors(path: Path) -> Iterator[None]:
-    """Turn every exception in the block into an AdapterFolderError that names the path."""
-    try:
-        yield
-    except Exception as error:
-        raise AdapterFolderError(
-            f"{path} does not hold a valid adapter ({reason(error)}); copy the folder again, or "
-            "save the adapter again with save_adapter"
-        ) from error

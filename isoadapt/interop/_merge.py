@@ -183,8 +183,8 @@ def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> Non
         raise ValueError(
             f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of the checkpoint "
             f"{folder!r} with pooling={encoder.pooling!r} have width {model.width}: fit it to "
-            f"vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or export it "
-            "with the pooling= that it was fitted to"
+            f"vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or export a "
+            "pipeline that begins with the encoder that it was fitted with"
         )
     for reference, name in _sources(parts):
         check_vectors(reference, name, encoder)

@@ -140,17 +140,14 @@ def export_onnx(
         write_json(written / "config.json", outputs.config)
         _write_tokenizer(written, backbone, pooling, length, pads)
         check = check_written(written, reference)
-        facts = [
-            f"Version of the vectors: {reference.version}",
-            f"Outputs: {', '.join(names)}" + (", the former of length 1" if normalize else ""),
-            f"Maximum length: {'no limit' if length is None else f'{length} tokens'}",
-            "Batches: padded" if pads else "Batches: of equal lengths, as padding changes vectors",
-        ]
+        facts = [f"Batches: {'padded' if pads else 'of equal lengths, as padding changes vectors'}"]
         if not backbone.tokenizer("")["input_ids"]:
             facts.append("Empty texts: leave them out, since they have no tokens here")
         if outputs.logits:
             facts.append("Labels: by id2label and problem_type in config.json")
-        card = onnx_card(parts, target.name, describe_vectors(encoder), facts, check)
+        named = parts, target.name, describe_vectors(encoder)
+        shown = ", ".join(names) + (", the former of length 1" if normalize else "")
+        card = onnx_card(*named, reference, shown, facts, check)
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
     return target

@@ -265,15 +265,20 @@ def read_reference(folder: Path) -> Reference:
 
 def refuse_if_wrong(check: Check) -> None:
     """Raise ValueError if a prediction or nearest neighbour differs, or more than rounding can."""
+    what = check.wrong
+    if check.neighbours_changed:
+        what = "nearest neighbours of texts in the exported model differ"
+    if check.predictions_changed:
+        what = "predictions of the exported model differ from those of the pipeline"
     for name, difference in check.differences.items():
         if name != "lengths" and not difference <= _WRONG:  # NaN if there is no length
-            raise _failure(f"{name} of the exported model differ by {difference:.3g}")
-    if check.predictions_changed:
-        raise _failure("predictions of the exported model differ from those of the pipeline")
-    if check.neighbours_changed:
-        raise _failure("nearest neighbours of texts in the exported model differ")
-    if check.wrong:
-        raise _failure(check.wrong)
+            what = f"{name} of the exported model differ by {difference:.3g}"
+    if what:
+        raise ValueError(
+            f"the {what}, so nothing is written: the exported form cannot compute the vectors of "
+            "this architecture (padding changes the vectors of some), or the adapter amplifies "
+            f"rounding, which more shrinkage prevents; {SERVE}"
+        )
 
 
 def warn_if_different(check: Check) -> None:
@@ -284,14 +289,6 @@ def warn_if_different(check: Check) -> None:
             f"rounding gives up to {check.limit:.1e}), while predictions and nearest neighbours of "
             "the checked texts are the same: compare texts of your own before you serve it"
         )
-
-
-def _failure(what: str) -> ValueError:
-    return ValueError(
-        f"the {what}, so nothing is written: the exported form cannot compute the vectors of this "
-        "architecture (padding changes the vectors of some), or the adapter amplifies rounding, "
-        f"which more shrinkage prevents; {SERVE}"
-    )
 
 
 def _with_logits(check: Check, found: Floats, wanted: Floats, problem: str | None) -> Check:

@@ -18,7 +18,7 @@ from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._identity import describe_vectors
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingSetting
+from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
@@ -60,8 +60,6 @@ def to_sentence_transformer(
     model_folder: str | os.PathLike[str],
     out_folder: str | os.PathLike[str],
     *,
-    pooling: PoolingSetting = "auto",
-    max_length: int | None = None,
     normalize: bool = False,
     overwrite: bool = False,
 ) -> Path:
@@ -84,23 +82,14 @@ def to_sentence_transformer(
         A fitted affine adapter, a pipeline of such adapters, or a fitted
         :class:`~isoadapt.AdaptedEncoder`. A pipeline may begin with a
         :class:`~isoadapt.TransformerEncoder`, whose pooling and maximum length are used, and may
-        end with a linear model.
+        end with a linear model. Without an encoder, they are those that a saved adapter records
+        or, if it records none, those of ``TransformerEncoder(model_folder)``, and a warning says
+        so. The adapter itself cannot tell: it only knows the width of the vectors.
     model_folder : str or path-like
         The checkpoint of a classifier or of an encoder, or a sentence-transformers folder that
         :class:`~isoadapt.TransformerEncoder` reads. A PEFT adapter is merged into its base model.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
-    pooling : {"auto", "head_input", "cls", "mean", "max"} or list, default="auto"
-        The pooling of the vectors that the adapter was fitted to, if it is given without an
-        encoder. A list holds poolings of the last layer, such as ``[("cls", -1), ("mean", -1)]``
-        for a :class:`~isoadapt.TeacherReadout`. "auto" is the pooling that a saved adapter records.
-        If it records none, the pooling is that of ``TransformerEncoder(model_folder)``, the input
-        of the head for a classifier, and a warning says so. The adapter itself cannot tell: it only
-        knows the width of the vectors.
-    max_length : int, default=None
-        The maximum number of tokens of a text, if the adapter is given without an encoder. None is
-        that a saved adapter records or, if it records none, that of
-        ``TransformerEncoder(model_folder)``.
     normalize : bool, default=False
         Whether to scale the adapted vectors to unit length. Cosines do not depend on it.
     overwrite : bool, default=False
@@ -128,9 +117,8 @@ def to_sentence_transformer(
     ValueError
         If an adapter is not affine or was fitted to other vectors, if the vectors are those of a
         hidden layer other than the last or hold the head's input beside others, as with "readout",
-        if sentence-transformers cannot compute them, if `pooling` or `max_length` is given for a
-        pipeline that begins with an encoder, if the head does not fit the classifier, or if the
-        written folder gives another prediction or nearest neighbour for a checked text, or a
+        if sentence-transformers cannot compute them, if the head does not fit the classifier, or if
+        the written folder gives another prediction or nearest neighbour for a checked text, or a
         cosine or relative logit that differs by more than 0.01 from that of encoder, adapter and
         head. If a file that would be copied is a link to a file outside `model_folder`, as for
         ``merge_into_checkpoint``.
@@ -140,7 +128,7 @@ def to_sentence_transformer(
     Warns
     -----
     UserWarning
-        If the pooling is assumed, because neither the adapter nor `pooling` tells it. An adapter
+        If the pooling is assumed, because there is neither an encoder nor a record. An adapter
         whose head is that of the checkpoint was fitted to the input of this head. If vectors or
         logits of the folder differ by more than the rounding of float32, which the adapter
         amplifies; the card holds the figures.
@@ -178,11 +166,11 @@ def to_sentence_transformer(
     parts = take_apart(adapter)
     map_ = compose(affine(step) for _, step in parts.adapters)
     source, target = check_folders(model_folder, out_folder, overwrite)
-    encoder = export_encoder(parts, source, pooling, max_length)
+    encoder = export_encoder(parts, source)
     model = opened(encoder)
     _check_layers(model)
     check_source(parts, map_, encoder)
-    if parts.encoder is None and parts.recorded is None and pooling == "auto":
+    if parts.encoder is None and parts.recorded is None:
         _warn_if_assumed(parts, encoder)
     modules = _modules(model, map_, normalize)
     reference = encoder_reference(encoder).adapted(map_, normalize)
@@ -192,79 +180,57 @@ def to_sentence_transformer(
         loaders=[SENTENCES] + [CLASSIFIER] * (classify is not None),
         padded=True,
     )
-    length = model.length
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         _write_transformer(written, network, model)
-        write_settings(written, model.pooling, length, read_object(source / MODEL_FILE))
+        write_settings(written, model.pooling, model.length, read_object(source / MODEL_FILE))
         write_modules(written, modules)
         check = check_written(written, reference)
-        place = f"{describe_vectors(encoder)}\n- Version of the vectors: {reference.version}"
-        card = sentence_card(parts, model_folder, target.name, place, modules, length, check, kept)
+        named = parts, model_folder, target.name, describe_vectors(encoder)
+        card = sentence_card(*named, reference, modules, check, kept)
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
     return target
 
 
-def export_encoder(
-    parts: Parts,
-    model_folder: Path,
-    pooling: PoolingSetting = "auto",
-    max_length: int | None = None,
-) -> TransformerEncoder:
+def export_encoder(parts: Parts, model_folder: Path) -> TransformerEncoder:
     """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
-    given: dict[str, Any] = {"pooling": pooling} if pooling != "auto" else {}
-    given |= {} if max_length is None else {"max_length": max_length}
-    if parts.encoder is not None and given:
-        raise ValueError(
-            f"pooling={pooling!r} and max_length={max_length} were given, but the pipeline begins "
-            "with an encoder, whose parameters are used: leave them out"
-        )
     known = {} if parts.recorded is None else parts.recorded.settings
     if parts.encoder is not None:
         known = parts.encoder[1].get_params()
     settings = {name: known[name] for name in ("pooling", "layer", "max_length") if name in known}
-    return TransformerEncoder(model_folder, device="cpu", **settings | given)
+    return TransformerEncoder(model_folder, device="cpu", **settings)
 
 
 def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
-    """Warn unless the adapter's head shows what its vectors are."""
-    if not _has_own_head(parts, encoder):
-        warn(
-            f"the adapter records no pooling, so it is exported for the "
-            f"{describe_vectors(encoder)}; if it was fitted to other vectors, the exported vectors "
-            "are wrong: pass pooling= (on the command line --pooling), or a pipeline that begins "
-            "with the encoder"
-        )
-
-
-def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
-    """Return whether the adapter's head is that of the checkpoint, which reads its input."""
-    given = parts.last_head()
-    if given is None or not opened(encoder).pooling.is_head_input:
-        return False
-    own = read_head(encoder, given.classes_)
-    return given.coef_.shape == own.coef_.shape and bool(np.allclose(given.coef_, own.coef_))
+    """Warn unless the adapter's head is that of the checkpoint, which reads the head's input."""
+    head = parts.last_head()
+    if head is not None and opened(encoder).pooling.is_head_input:
+        own = read_head(encoder, head.classes_)
+        if head.coef_.shape == own.coef_.shape and np.allclose(head.coef_, own.coef_):
+            return
+    warn(
+        f"the adapter records no pooling, so it is exported for the {describe_vectors(encoder)}; "
+        "if it was fitted to other vectors, the exported vectors are wrong: pass a pipeline that "
+        "begins with the encoder (on the command line --pooling)"
+    )
 
 
 def _check_layers(model: Opened) -> None:
     """Raise unless sentence-transformers can compute the layers of the vectors."""
     pooling, n = model.pooling, model.backbone.n_layers
-    if isinstance(pooling, LayersPooling) and not (
-        pooling.is_head_input
-        or all(mode != HEAD_INPUT and layer == n for mode, layer in pooling.parts)
-    ):
+    shown = f"layer={model.layer}"
+    if isinstance(pooling, LayersPooling):
+        shown = f"pooling={pooling.parts}"
+        right = all(mode != HEAD_INPUT and layer == n for mode, layer in pooling.parts)
+    else:
+        right = model.layer == -1
+    if not (right or pooling.is_head_input):
         raise ValueError(
-            f"the adapter was fitted to vectors with pooling={pooling.parts}, but a "
-            "sentence-transformers folder cannot compute hidden layers other than the last "
-            f"({n}), or the input of the head beside others, which space='head' "
-            "needs: fit the adapter with pooling=[('cls', -1), ('mean', -1)] and without a head, "
-            f"or {SERVE}, saved with joblib.dump or save_adapter"
-        )
-    if model.layer != -1:
-        raise ValueError(
-            f"the adapter was fitted to vectors with layer={model.layer}, but a "
-            "sentence-transformers folder holds the output of the last layer: fit the adapter with "
-            f"layer=-1, or {SERVE}"
+            f"the adapter was fitted to vectors with {shown}, but a sentence-transformers folder "
+            f"cannot compute hidden layers other than the last ({n}), or the input of the head "
+            "beside others, which space='head' needs: fit the adapter with layer=-1, or with "
+            f"pooling=[('cls', -1), ('mean', -1)] and without a head, or {SERVE}, saved with "
+            "joblib.dump or save_adapter"
         )
 
 

@@ -93,7 +93,7 @@ FAILURES = [
     ("empty.txt holds no text", TEACHER + "texts.tsv empty.txt"),
     ("config.json", "audit bad texts.tsv"),
     ("config.json", "merge my-adapter bad out"),
-    ("adapter.skops is missing", "transform . X.npy out.npy"),
+    ("adapter.skops is missing, a link or a folder", "transform . X.npy out.npy"),
     ("'absent' is not a folder", "transform narrow X.npy absent/out.npy"),
     ("absent", "transform absent X.npy out.npy"),
     ("absent", "merge absent my-model out"),

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
+from sklearn.pipeline import make_pipeline
 
 from isoadapt import LogitPreservingWhitening, TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.interop import merge_into_checkpoint, to_sentence_transformer
@@ -175,8 +176,9 @@ def test_the_version_is_that_of_the_vectors(source, sentence, onnx, tmp_path):
         (Whitening(head=source.head).fit(source.rows, CLASSES), LENGTH),
         (Whitening().fit(source.rows), LENGTH),  # gives the same vectors
     ):
-        given = {"pooling": "head_input", "max_length": length, "overwrite": True}
-        out = to_sentence_transformer(adapter, source.folder, tmp_path / "out", **given)
+        encoder = TransformerEncoder(source.folder, max_length=length)
+        model = make_pipeline(encoder, adapter)
+        out = to_sentence_transformer(model, source.folder, tmp_path / "out", overwrite=True)
         others.append(version(out))
     assert len({own, *others}) == 3
     assert others[1] == others[2]

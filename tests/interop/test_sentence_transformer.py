@@ -175,7 +175,7 @@ class TestReadouts:
 
     def test_other_columns_are_refused(self, source, tmp_path):
         pipeline = readout(source.folder, LAST)
-        with pytest.raises(ValueError, match=r"n_features_in_=32.*width 16: .*pooling="):
+        with pytest.raises(ValueError, match=r"n_features_in_=32.*width 16: .*pipeline"):
             to_sentence_transformer(pipeline[-1], source.folder, tmp_path / "m")
         pipeline = readout(source.folder, "readout")
         with pytest.raises(ValueError, match=r"pooling=\(\(.*hidden layers.*space='head'"):
@@ -197,14 +197,13 @@ class TestFolder:
         assert "pipeline(" in second
 
     def test_adapters_alone_and_unit_length(self, source, tmp_path):
-        """Pooling and length are recorded, given, or assumed."""
+        """Pooling and length are recorded, those of an encoder, or assumed."""
         encoder = TransformerEncoder(source.folder, pooling="mean", max_length=LENGTH)
         pipeline = pipeline_of(encoder, Whitening())
         saved = load_adapter(save_adapter(pipeline[1], tmp_path / "adapter", base_model=encoder))
-        given = {"pooling": "mean", "normalize": True, "max_length": LENGTH}
         with warnings.catch_warnings(action="error", category=UserWarning):
-            for name, adapter, options in (("a", saved, {}), ("b", pipeline[1], given)):
-                to_sentence_transformer(adapter, source.folder, tmp_path / name, **options)
+            to_sentence_transformer(saved, source.folder, tmp_path / "a")
+            to_sentence_transformer(pipeline, source.folder, tmp_path / "b", normalize=True)
         expected = pipeline.transform(TEXTS)
         close(vectors_of(tmp_path / "a"), expected)
         unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
@@ -266,16 +265,14 @@ def test_what_cannot_be_exported_is_named(source, bare, tmp_path, monkeypatch):
     model, out = make_pipeline(source.encoder, source.adapter), tmp_path / "out"
     other = save_model(tmp_path / "other", num_labels=4, num_hidden_layers=1, layer_norm_eps=0.1)
     flow = FlowAdapter(max_epochs=1).fit(source.rows)
-    for adapter, folder, options, named in (
-        (model, bare, {}, "no weights for classifier"),
-        (model, other, {}, "another checkpoint"),
-        (model, source.folder, {"pooling": "mean"}, "pooling='mean'"),
-        (model, source.folder, {"max_length": 10}, "max_length=10"),
-        (flow, source.folder, {}, "not an affine map"),
-        (Whitening().fit(np.eye(5)), source.folder, {}, "n_features_in_=5.*width 16"),
+    for adapter, folder, named in (
+        (model, bare, "no weights for classifier"),
+        (model, other, "another checkpoint"),
+        (flow, source.folder, "not an affine map"),
+        (Whitening().fit(np.eye(5)), source.folder, "n_features_in_=5.*width 16"),
     ):
         with pytest.raises(ValueError, match=named):
-            to_sentence_transformer(adapter, folder, out, **options)
+            to_sentence_transformer(adapter, folder, out)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ImportError, match=r"isoadapt\[st\]"):
         to_sentence_transformer(model, source.folder, out)
