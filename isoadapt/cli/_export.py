@@ -42,8 +42,7 @@ def export(
         encoder = export_encoder(parts, source)
         if pooling != "auto":
             encoder.set_params(pooling=pooling)
-        head = [] if parts.head is None else [parts.head]
-        whole = Pipeline([("encoder", encoder), *parts.adapters, *head])
+        whole = Pipeline(parts._replace(encoder=("encoder", encoder)).steps())
         options = {"normalize": normalize, "overwrite": overwrite}
         if onnx:
             export_onnx(whole, out / "model.onnx", **options)

@@ -123,6 +123,8 @@ def save_adapter(
     >>> bool((loaded.transform(X) == adapter.transform(X)).all())
     True
     """
+    from skops.io import dumps
+
     parts = take_apart(adapter)
     if parts.encoder is not None:
         if base_model is not None:
@@ -133,7 +135,7 @@ def save_adapter(
         base_model = parts.encoder[1]
     name, reference = _name(base_model), parts.recorded
     steps = [(name, _portable(step)) for name, step in parts.steps()]
-    blob = _dump({"steps": steps, "base_model": name})
+    blob = dumps({"steps": steps, "base_model": name})
     _load(blob)  # raises if the folder could not be loaded again
     if isinstance(base_model, TransformerEncoder):
         reference = encoder_reference(base_model)
@@ -221,23 +223,17 @@ def _portable(step: Any) -> Any:
     return step
 
 
-def _dump(content: Any) -> bytes:
-    """Convert objects to the content of a file."""
-    from skops.io import dumps
-
-    try:
-        return dumps(content)
-    except Exception as error:  # whatever an object leads to
-        raise _unsupported(reason(error)) from error
-
-
 def _load(blob: bytes) -> tuple[Any, str | None]:
     """Create the adapter or pipeline that the content of a file describes, and check it."""
     from skops.io import get_untrusted_types, loads
 
     names = get_untrusted_types(data=blob)
     if foreign := [name for name in names if not _is_trusted(name)]:
-        raise _unsupported(", ".join(foreign))
+        raise TypeError(
+            "an adapter folder holds only adapters, numbers, strings, arrays and estimators of "
+            f"scikit-learn, but not {', '.join(foreign)}: set an integer as random_state, names as "
+            "scoring and device, and LinearHead.from_estimator(model) as head, or use joblib.dump"
+        )
     content = loads(blob, trusted=names)
     steps = [
         (name, _encoder(step) if isinstance(step, dict) else step)
@@ -254,14 +250,6 @@ def _is_trusted(name: str) -> bool:
     """Return whether a name is that of a class which a trusted package defines."""
     found = locate(name) if name.startswith(_TRUSTED) else None
     return isinstance(found, type) and f"{found.__module__}.{found.__name__}" == name
-
-
-def _unsupported(what: str) -> TypeError:
-    return TypeError(
-        "an adapter folder holds only adapters, numbers, strings, arrays and estimators of "
-        f"scikit-learn, but not {what}: set an integer as random_state, the name of a scorer as "
-        "scoring and LinearHead.from_estimator(model) as head, or use joblib.dump"
-    )
 
 
 def _encoder(parameters: dict[str, Any]) -> TransformerEncoder:

@@ -77,19 +77,14 @@ def own_length(tokenizer: Any) -> int | None:
 def _load(folder: Path, name: str, reference: Reference) -> tuple[Outputs, dict[str, Any]]:
     """Return the outputs of the batches through the loader or graph `name`, and the settings."""
     if name == ENCODER:
-        return _encoder_vectors(reference), dict(reference.settings)
+        names = ("model", "pooling", "layer", "max_length")
+        encoder = TransformerEncoder(**{key: reference.settings[key] for key in names})
+        check_vectors(reference, "its record", encoder)
+        return {"vectors": [encoder.transform(reference.texts)]}, reference.settings
     load = {SENTENCES: _sentence_vectors, CLASSIFIER: _logits}.get(name, _graph_outputs)
     outputs, length = load(folder / name, reference)
     limited = reference.settings["max_length"] is not None
     return outputs, {"max_length": length if limited else None} | _settings(folder, reference)
-
-
-def _encoder_vectors(reference: Reference) -> Outputs:
-    """Compute the vectors of the texts with the encoder that an adapter was fitted to."""
-    names = ("model", "pooling", "layer", "max_length")
-    encoder = TransformerEncoder(**{name: reference.settings[name] for name in names})
-    check_vectors(reference, "its record", encoder)
-    return {"vectors": [encoder.transform(reference.texts)]}
 
 
 def _sentence_vectors(path: Path, reference: Reference) -> tuple[Outputs, int | None]:

@@ -61,7 +61,8 @@ def merge_into_checkpoint(
 
     The adapter must have been fitted to the vectors that enter the last layer of the classifier
     of this checkpoint. This is checked for a pipeline that begins with an encoder, and for a
-    saved adapter that records its encoder. It cannot be checked for other adapters.
+    saved adapter that records its encoder, by their vectors of a few texts: a copy or a renamed
+    folder counts as the same checkpoint, and vectors of another data type pass.
 
     Parameters
     ----------
@@ -108,11 +109,6 @@ def merge_into_checkpoint(
 
     Notes
     -----
-    A checkpoint is identified by the vectors that it gives for a few texts, so that a copy or a
-    renamed folder counts as the same checkpoint. They are compared in float32, whatever data type
-    the encoder computes in. Those of a live model in float16 or bfloat16 may differ by its
-    rounding.
-
     The head of a decoder such as GPT-2 has no bias. Only adapters that do not need a bias can be
     merged into it, such as :class:`~isoadapt.LogitPreservingWhitening`.
 

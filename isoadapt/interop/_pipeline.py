@@ -37,8 +37,7 @@ class Parts(NamedTuple):
 
     def steps(self) -> list[tuple[str, Any]]:
         """Return all steps."""
-        ends = [[] if end is None else [end] for end in (self.encoder, self.head)]
-        return [*ends[0], *self.adapters, *ends[1]]
+        return [step for step in (self.encoder, *self.adapters, self.head) if step is not None]
 
     def last_head(self) -> LinearHead | None:
         """Return the head that reads the adapted embeddings."""

@@ -115,23 +115,19 @@ def to_sentence_transformer(
     TypeError
         If a step of the pipeline is not an adapter.
     ValueError
-        If an adapter is not affine or was fitted to other vectors, if the vectors are those of a
-        hidden layer other than the last or hold the head's input beside others, as with "readout",
-        if sentence-transformers cannot compute them, if the head does not fit the classifier, or if
-        the written folder gives another prediction or nearest neighbour for a checked text, or a
-        cosine or relative logit that differs by more than 0.01 from that of encoder, adapter and
-        head. If a file that would be copied is a link to a file outside `model_folder`, as for
-        ``merge_into_checkpoint``.
+        If an adapter is not affine or was fitted to other vectors, if sentence-transformers cannot
+        compute them, such as those of a hidden layer other than the last, if the head does not fit
+        the classifier, or if the written folder gives another prediction or nearest neighbour for a
+        checked text, or a cosine or relative logit that differs by more than 0.01.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
     Warns
     -----
     UserWarning
-        If the pooling is assumed, because there is neither an encoder nor a record. An adapter
-        whose head is that of the checkpoint was fitted to the input of this head. If vectors or
-        logits of the folder differ by more than the rounding of float32, which the adapter
-        amplifies; the card holds the figures.
+        If the pooling is assumed, because there is neither an encoder nor a record, and the head is
+        not that of the checkpoint. If vectors or logits of the folder differ by more than the
+        rounding of float32, which the adapter amplifies; the card holds the figures.
 
     See Also
     --------
@@ -139,14 +135,11 @@ def to_sentence_transformer(
 
     Notes
     -----
-    The classifier stays as it is, with the logits of the checkpoint, if the adapter was fitted to
-    other vectors than the classifier's input, such as mean-pooled states: a head behind the
-    adapter is then not written. With the classifier's input, its logits are those of encoder,
-    adapter and head. It stays as it is if there is no head, or if the adapter preserves its logits,
-    as :class:`~isoadapt.LogitPreservingWhitening` on the head of the checkpoint does. Otherwise its
-    weights are WA and its bias is Wc + b, as in
-    :func:`~isoadapt.interop.merge_into_checkpoint`. A head without a bias, such as that of GPT-2,
-    only admits adapters that need none.
+    The classifier stays as it is if the adapter was fitted to other vectors than its input, such as
+    mean-pooled states, if there is no head, or if the adapter preserves its logits, as
+    :class:`~isoadapt.LogitPreservingWhitening` on the head of the checkpoint does. Otherwise its
+    logits become those of encoder, adapter and head, with the weights WA and the bias Wc + b, as in
+    :func:`~isoadapt.interop.merge_into_checkpoint`.
 
     The folder is written in float32. If `model_folder` was saved in half precision, transformers
     computes its logits in half precision by default, and these differ slightly.
