@@ -156,8 +156,8 @@ def encoder_settings(encoder: TransformerEncoder) -> dict[str, Any]:
     model = opened(encoder)
     return {
         "pooling": _setting(model.pooling),
-        "layer": model.layer,
-        "max_length": model.length,
+        "layer": int(model.layer),
+        "max_length": model.length and int(model.length),
         "dtype": str(model.backbone.model.dtype).removeprefix("torch."),
     }
 

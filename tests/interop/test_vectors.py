@@ -129,7 +129,7 @@ class TestSavedAdapters:
 
     @pytest.mark.parametrize("pooling", ["auto", "readout", [("mean", -1)]])
     def test_the_encoder_is_rebuilt_by_its_settings(self, pooling, source):
-        encoder = TransformerEncoder(source.folder, pooling=pooling, max_length=5)
+        encoder = TransformerEncoder(source.folder, pooling=pooling, max_length=np.int64(5))
         reference = encoder_reference(encoder)
         settings = {name: reference.settings[name] for name in ("pooling", "layer", "max_length")}
         again = TransformerEncoder(source.folder, **json.loads(json.dumps(settings)))
