@@ -14,7 +14,6 @@ import torch
 from isoadapt._utils.files import CHECKPOINT, TOKENIZER_FILES, atomic_folder, check_output_folder
 from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine
-from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
@@ -26,7 +25,7 @@ from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.heads import LinearHead
 from isoadapt.interop._loaders import CLASSIFIER, check_written, own_length
-from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._pipeline import Parts, affine, take_apart
 from isoadapt.interop._reference import (
     SERVE,
     Reference,
@@ -124,7 +123,7 @@ def merge_into_checkpoint(
     """
     parts = take_apart(adapter)
     _refuse_readouts(parts)
-    map_, head = compose(affine(step) for _, step in parts.adapters), parts.last_head()
+    map_, head = parts.affine(), parts.last_head()
     source, target = check_folders(model_folder, out_folder, overwrite)
     if not holds_classifier(source):
         raise ValueError(
@@ -136,7 +135,7 @@ def merge_into_checkpoint(
     model, own = opened(encoder), read_head(encoder)
     tokenizer = model.backbone.tokenizer
     head = reordered(own if head is None else head, own, model.backbone.model.config)
-    check_source(parts, map_, encoder)
+    check_source(parts, encoder)
     check_width(map_, head)
     network = with_head(model.backbone, head, map_)
     place = tokenizer_folder(source)
@@ -171,13 +170,13 @@ def check_folders(
     return source, check_output_folder(out_folder, overwrite, name="out_folder", model=source)
 
 
-def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
+def check_source(parts: Parts, encoder: TransformerEncoder) -> None:
     """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
-    model = opened(encoder)
+    model, width = opened(encoder), parts.first().n_features_in_
     folder = str(model.backbone.folder)
-    if map_.matrix.shape[1] != model.width:
+    if width != model.width:
         raise ValueError(
-            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of the checkpoint "
+            f"the adapter has n_features_in_={width}, but vectors of the checkpoint "
             f"{folder!r} with pooling={encoder.pooling!r} have width {model.width}: fit it to "
             f"vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or export a "
             "pipeline that begins with the encoder that it was fitted with"
@@ -213,15 +212,6 @@ def _refuse_readouts(parts: Parts) -> None:
                 "there is nothing to merge into the head: use to_sentence_transformer for poolings "
                 f"of the last layer, or {SERVE}"
             )
-
-
-def affine(adapter: BaseAdapter) -> Affine:
-    if not hasattr(adapter, "to_affine"):
-        raise ValueError(
-            f"adapter={adapter!r} is not an affine map z = Ah + c, and only those can be written "
-            f"into a checkpoint; use an adapter with to_affine, or {SERVE}"
-        )
-    return adapter.to_affine()
 
 
 def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
@@ -280,11 +270,12 @@ def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
     """Return a shallow copy of the model whose classifier includes the adapter and the head."""
     old = cast(torch.nn.Linear, backbone.head)
     new = eval_copy(old)
-    weight, bias = head.coef_ @ map_.matrix, head.coef_ @ map_.offset + head.intercept_
-    new.weight = _parameter(weight)
+    bias = head.coef_ @ map_.offset + head.intercept_
+    terms = np.linalg.norm(head.coef_, axis=1) * np.linalg.norm(map_.offset)
+    new.weight = _parameter(head.coef_ @ map_.matrix)
     if new.bias is not None:
         new.bias = _parameter(bias)
-    elif not _is_rounding(bias, head, map_):
+    elif (np.abs(bias) > _ROUNDING * (terms + np.abs(head.intercept_))).any():
         raise ValueError(
             f"the head of {type(backbone.model).__name__} has no bias, but this adapter needs one "
             f"(largest entry {np.abs(bias).max():.3g}): LogitPreservingWhitening on the "
@@ -300,12 +291,6 @@ def copied(backbone: Backbone, replace: dict[torch.nn.Module, torch.nn.Module]) 
     if config.num_labels == 1 and applies_sigmoid(backbone):
         config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     return network
-
-
-def _is_rounding(bias: Floats, head: LinearHead, map_: Affine) -> bool:
-    """Return whether a bias is zero up to the rounding of its terms."""
-    terms = np.linalg.norm(head.coef_, axis=1) * np.linalg.norm(map_.offset)
-    return bool((np.abs(bias) <= _ROUNDING * (terms + np.abs(head.intercept_))).all())
 
 
 def _parameter(values: Floats) -> torch.nn.Parameter:

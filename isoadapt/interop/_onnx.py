@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from isoadapt._utils.files import atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats, compose
+from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import needs_equal_lengths
@@ -26,7 +26,7 @@ from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
 from isoadapt.interop._loaders import FIELDS, LOGITS, VECTORS, check_written
-from isoadapt.interop._merge import affine, check_source, read_by_head, reordered
+from isoadapt.interop._merge import check_source, read_by_head, reordered
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._reference import encoder_reference, opened, precise, warn_if_different
 from isoadapt.interop._sentence_files import write_json
@@ -119,7 +119,7 @@ def export_onnx(
     encoder = precise(parts.encoder[1])
     model, source = opened(encoder), encoder_reference(encoder)
     backbone, pooling, length = model.backbone, model.pooling, model.length
-    check_source(parts, compose(affine(step) for _, step in parts.adapters), encoder)
+    check_source(parts, encoder)
     outputs, pads = _outputs(parts, encoder), not needs_equal_lengths(backbone, pooling)
     reference = source.adapted(outputs.vectors, normalize)._replace(
         logits=outputs.logits and outputs.logits(source.vectors),
@@ -164,7 +164,7 @@ class _Outputs(NamedTuple):
 def _outputs(parts: Parts, encoder: TransformerEncoder) -> _Outputs:
     """Return what the graph computes from the encoder's vectors (n, width)."""
     model, head = opened(encoder), parts.last_head()
-    map_ = compose(affine(step) for _, step in parts.adapters)
+    map_ = parts.affine()
     width, config = map_.matrix.shape[1], copy.deepcopy(model.backbone.model.config)
     own = None if model.backbone.head is None else read_head(encoder)
     read = Affine(np.eye(width), np.zeros(width)) if head is None else read_by_head(parts, map_)

@@ -6,10 +6,12 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from isoadapt.adapted import AdaptedEncoder
+from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._maps import compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.heads import LinearHead
-from isoadapt.interop._reference import Reference
+from isoadapt.interop._reference import SERVE, Reference
 
 RECORD = "_reference"  # attribute of a loaded adapter: of its vectors, if one was saved
 
@@ -24,6 +26,10 @@ class Parts(NamedTuple):
     def first(self) -> BaseAdapter:
         """Return the adapter that reads the embeddings."""
         return self.adapters[0][1]
+
+    def affine(self) -> Affine:
+        """Return the map of all adapters; raise ValueError if one of them is not affine."""
+        return compose(affine(adapter) for _, adapter in self.adapters)
 
     @property
     def width_out(self) -> int:
@@ -46,6 +52,16 @@ class Parts(NamedTuple):
     def without_encoder(self) -> Any:
         """Return the adapter, or a pipeline of the adapters if there are several."""
         return self.first() if len(self.adapters) == 1 else Pipeline(list(self.adapters))
+
+
+def affine(adapter: BaseAdapter) -> Affine:
+    """Return the map of an adapter; raise ValueError if it is not affine."""
+    if not hasattr(adapter, "to_affine"):
+        raise ValueError(
+            f"adapter={adapter!r} is not an affine map z = Ah + c, and only those can be written "
+            f"into a checkpoint; use an adapter with to_affine, or {SERVE}"
+        )
+    return adapter.to_affine()
 
 
 def take_apart(model: Any) -> Parts:

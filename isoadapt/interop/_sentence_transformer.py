@@ -11,7 +11,7 @@ from isoadapt._utils.files import CHECKPOINT, atomic_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats, compose
+from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import encoder_class
 from isoadapt.encoders._checkpoint import head_path, read_head
@@ -24,7 +24,6 @@ from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
 from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
 from isoadapt.interop._merge import (
-    affine,
     check_folders,
     check_source,
     check_width,
@@ -157,12 +156,12 @@ def to_sentence_transformer(
     """
     import_optional("sentence_transformers", feature="to_sentence_transformer", extra="st")
     parts = take_apart(adapter)
-    map_ = compose(affine(step) for _, step in parts.adapters)
+    map_ = parts.affine()
     source, target = check_folders(model_folder, out_folder, overwrite)
     encoder = export_encoder(parts, source)
     model = opened(encoder)
     _check_layers(model)
-    check_source(parts, map_, encoder)
+    check_source(parts, encoder)
     if parts.encoder is None and parts.recorded is None:
         _warn_if_assumed(parts, encoder)
     modules = _modules(model, map_, normalize)

@@ -35,7 +35,7 @@ def check(model, folder):
     """What merge_into_checkpoint checks before it writes."""
     parts = take_apart(model)
     encoder = TransformerEncoder(folder, pooling="head_input", device="cpu")
-    check_source(parts, parts.first().to_affine(), encoder)
+    check_source(parts, encoder)
 
 
 def refuse(model, folder, named="another checkpoint"):
