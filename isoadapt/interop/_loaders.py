@@ -18,6 +18,7 @@ from isoadapt.interop._reference import (
     Outputs,
     Reference,
     check_vectors,
+    precise,
     refuse_if_wrong,
     write_reference,
 )
@@ -78,7 +79,7 @@ def _load(folder: Path, name: str, reference: Reference) -> tuple[Outputs, dict[
     """Return the outputs of the batches through the loader or graph `name`, and the settings."""
     if name == ENCODER:
         names = ("model", "pooling", "layer", "max_length")
-        encoder = TransformerEncoder(**{key: reference.settings[key] for key in names})
+        encoder = precise(TransformerEncoder(**{key: reference.settings[key] for key in names}))
         check_vectors(reference, "its record", encoder)
         return {"vectors": [encoder.transform(reference.texts)]}, reference.settings
     load = {SENTENCES: _sentence_vectors, CLASSIFIER: _logits}.get(name, _graph_outputs)

@@ -173,7 +173,8 @@ def _setting(pooling: Pooling) -> Any:
 
 def precise(encoder: TransformerEncoder, **params: Any) -> TransformerEncoder:
     """Return an encoder of the same model in float32, or in the data type of a live model."""
-    return variant(encoder, cache=None, backend="torch", dtype="auto", **params)
+    exact = variant(encoder, cache=None, backend="torch", dtype="auto", **params)
+    return exact.set_output(transform="default")  # arrays, whatever is set for all estimators
 
 
 def check_vectors(reference: Reference, name: str, encoder: TransformerEncoder) -> None:

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import sklearn
 import torch
 from sklearn.pipeline import make_pipeline
 
@@ -135,6 +136,15 @@ class TestSavedAdapters:
         again = TransformerEncoder(source.folder, **json.loads(json.dumps(settings)))
         np.testing.assert_array_equal(again.transform(ROWS), encoder.transform(ROWS))
         assert encoder_reference(again).version == reference.version
+
+    @pytest.mark.parametrize("library", ["pandas", "polars"])
+    def test_the_output_configuration_does_not_matter(self, library, source, tmp_path):
+        adapter = pipeline(TransformerEncoder(source.folder))[1]
+        with sklearn.config_context(transform_output=library):
+            encoder = TransformerEncoder(source.folder).set_output(transform=library)
+            loaded = load_adapter(save_adapter(adapter, tmp_path / "a", base_model=encoder))
+            check(make_pipeline(encoder, loaded), source.folder)
+            merge_into_checkpoint(loaded, source.folder, tmp_path / "out")
 
     def test_the_encoder_is_checked_where_the_adapter_is(self, source, other, tmp_path):
         folder = shutil.copytree(source.folder, tmp_path / "model")
