@@ -265,8 +265,6 @@ def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
     data: dict[str, Any] = {"source": names, "rows": n_rows}
     if source.teacher is not None:
         data["teacher"] = source.teacher
-    if source.max_length is not None:
-        data["max_length"] = source.max_length
     if source.separately:
         data["pairs"] = "separately"
     return data
@@ -279,9 +277,3 @@ def recorded_model(given: Path | None, recorded: Any) -> Path:
             f"the model that the adapter records ({recorded!r}) is not a folder here: pass --model"
         )
     return given or Path(recorded)
-
-
-def recorded_length(data: Any) -> int | None:
-    """Return the maximum length that an adapter folder records, if it records one."""
-    length = data.get("max_length") if isinstance(data, dict) else None
-    return length if isinstance(length, int) else None

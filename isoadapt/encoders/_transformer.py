@@ -300,15 +300,6 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         return self.open().head(y)
 
-    def _backbone(self) -> Any:
-        return self.open().backbone
-
-    def _pooling(self, backbone: Any) -> Any:
-        return self.open().pooling
-
-    def _length(self, texts: Any, backbone: Any, pooling: Any) -> Any:
-        return self.open().length(texts.second is not None)
-
     def _location(self) -> Any:
         """Return the folder that `fit` noted, if it exists and `model` is the same, or `model`."""
         model, path = self._noted

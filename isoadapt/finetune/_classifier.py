@@ -149,8 +149,8 @@ def finetune_text_classifier(
         Seed of the new head, the order of the texts and dropout. On a CPU, the same seed and
         number of threads give the same checkpoint. Global random generators are not changed.
     overwrite : bool, default=False
-        Whether to replace a checkpoint in `output_folder` that isoadapt wrote. A folder that holds any
-        other file or folder is never replaced.
+        Whether to replace a checkpoint in `output_folder` that isoadapt wrote. A folder that
+        holds any other file or folder is never replaced.
     verbose : int, default=0
         Above 0, show a progress bar if the standard error stream is a terminal.
 

@@ -94,7 +94,7 @@ FAILURES = [
     ("empty.txt cannot be read", TEACHER + "texts.tsv empty.txt"),
     ("config.json", "audit bad texts.tsv"),
     ("config.json", "export my-adapter --merge --model bad --out out"),
-    ("config.json is missing", "transform . X.npy out.npy"),
+    ("adapter.skops is missing, a link or a folder", "transform . X.npy out.npy"),
     ("'absent' is not a folder", "transform narrow X.npy absent/out.npy"),
     ("absent", "transform absent X.npy out.npy"),
     ("absent", "export absent --merge --model my-model --out out"),
