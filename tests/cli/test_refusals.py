@@ -72,7 +72,7 @@ WRONG_USAGE = [
     ("--merge", "export narrow --out m --merge --normalize"),
 ]
 FAILURES = [
-    (r"is a str .* while X\[0\] is a pair", TEACHER + "pairs.tsv texts.tsv"),
+    (r"X\[2\] is a str", TEACHER + "pairs.tsv texts.tsv"),
     ("'where' .*'head_input'.* Got 'heads'", TRAIN + "--penalty istar --where heads"),
     ("absent", "audit absent texts.tsv"),
     ("at least 2", "audit my-model one.txt"),

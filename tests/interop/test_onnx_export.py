@@ -123,7 +123,7 @@ class TestOutputs:
         found = log_softmax(logits, axis=1)
         np.testing.assert_allclose(found, last.predict_log_proba(expected), atol=1e-4)
         assert list(outputs.config["id2label"].values()) == last.classes_.tolist()
-        _onnx._write_tokenizer(tmp_path, encoder.open(), LENGTH, pads=True)
+        _onnx._write_tokenizer(tmp_path, encoder.open(), pads=True)
         tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
         ids = [each.ids for each in tokenizer.encode_batch(TEXTS)]
         options = {"padding": True, "truncation": True, "max_length": LENGTH}
