@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path
@@ -30,7 +31,7 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
     with console.notes():
         model, base_model = read_folder(folder)
         parts = take_apart(model)
-        adapter = parts.without_encoder()
+        adapter = Pipeline(parts.adapters)
         if not rows.is_matrix():
             rows = _with_recorded_encoder(rows, parts, base_model)
         names = getattr(adapter, "feature_names_in_", None)

@@ -125,7 +125,9 @@ def _closing(parts: Parts, check: Check, loaders: str, package: str) -> str:
         "closing.md",
         loaders=loaders,
         n_texts=check.n_texts,
-        differences=check.sentence(),
+        differences=check,
+        limit=f"{check.limit:.1e}",
+        more=" The folder differs by more, without an effect on them." if check.exceeds else "",
         before="the teacher" if teacher else "the encoder before fine-tuning",
         versions=_versions(package, "transformers"),
     )

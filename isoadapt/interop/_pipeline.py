@@ -49,10 +49,6 @@ class Parts(NamedTuple):
         """Return the head that reads the adapted embeddings."""
         return self.adapters[-1][1].head_ if self.head is None else self.head[1]
 
-    def without_encoder(self) -> Any:
-        """Return the adapter, or a pipeline of the adapters if there are several."""
-        return self.first() if len(self.adapters) == 1 else Pipeline(list(self.adapters))
-
 
 def affine(adapter: BaseAdapter) -> Affine:
     """Return the map of an adapter; raise ValueError if it is not affine."""

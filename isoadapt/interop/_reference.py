@@ -53,14 +53,6 @@ class Check(NamedTuple):
         """Whether a difference is larger than rounding explains."""
         return not self.largest <= self.limit
 
-    def sentence(self) -> str:
-        """Describe the differences for a card."""
-        more = " The folder differs by more, without an effect on them." if self.exceeds else ""
-        return (
-            f"Largest differences: {self}. Rounding, which the adapter amplifies, gives up to "
-            f"{self.limit:.1e}.{more}"
-        )
-
     def __str__(self) -> str:
         shown = [f"{name} {value:.1e}" for name, value in self.differences.items()]
         if "logits" in self.differences:
@@ -228,8 +220,6 @@ def write_reference(folder: Path, reference: Reference) -> None:
 
 def read_reference(folder: Path) -> Reference:
     """Read what the model in a folder must give."""
-    if not folder.is_dir():
-        raise ValueError(f"folder={str(folder)!r} is not a folder; check the name")
     try:
         content = json.loads((folder / REFERENCE).read_text("utf-8"))
         if content.pop("sha256") != checksum(content):
