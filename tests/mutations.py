@@ -23,7 +23,7 @@ FILES = ("pyproject.toml", "constraints.txt", "README.md", "CHANGELOG.md", "Make
 SECONDS = 300  # of one run of tests; a mutation that makes them hang counts as caught
 PRELOADED = ["pytest", "hypothesis.extra.numpy", "torch", "transformers.trainer", "skorch", "zuko"]
 PRELOADED += ["sklearn.model_selection", "sklearn.cluster", "scipy.stats", "pandas", "onnxscript"]
-PRELOADED += ["sentence_transformers", "onnxruntime"]
+PRELOADED += ["sentence_transformers", "onnxruntime", "skops.io"]
 
 
 class Mutation(NamedTuple):

@@ -103,7 +103,7 @@ class TestFiles:
         finally:
             os.umask(before)
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert len(files) == 5
+        assert len(files) == 4
         assert {path.stat().st_mode & 0o777 for path in files} == {mode}
 
     def test_a_writable_folder_is_made_and_an_unwritable_one_is_named(self, tmp_path):
@@ -187,8 +187,8 @@ class TestReplacement:
         folder = save_adapter(Whitening().fit(X), tmp_path / "a")
         title, *names = (folder / MARKER).read_text().splitlines()
         assert title.startswith("# an adapter, written by isoadapt; ")
-        assert names == ["README.md", "adapter.safetensors", "config.json"]
-        refuse(folder, "adapter.safetensors", content=CHECKPOINT)  # another kind
+        assert names == ["README.md", "adapter.skops"]
+        refuse(folder, "adapter.skops", content=CHECKPOINT)  # another kind
         fill(folder, {"README.md": "changed"})
         save_adapter(Whitening(strength=0.5).fit(X), folder, overwrite=True)
         assert load_adapter(folder).strength == 0.5

@@ -21,7 +21,7 @@ CORE = "core"
 STRONG = re.compile(r"GPL|General Public License|SSPL|EUPL|CC-BY-NC|CC-BY-SA")
 WEAK = re.compile(r"MPL|Mozilla")
 # Where the metadata say nothing: what the project's own pages state.
-BY_HAND = {"gudhi": "MIT; modules that use CGAL are under GPL-3.0"}
+BY_HAND = {"gudhi": "MIT; modules that use CGAL are under GPL-3.0", "skops": "MIT License"}
 HEAD = """# Licences of the dependencies
 
 Written by `make licenses` from the metadata of the installed packages. isoadapt itself contains no

@@ -30,7 +30,7 @@ from benchmarks.speed._harness import (
     single_thread,
 )
 from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
-from isoadapt.encoders._identity import encoder_identity, row_keys
+from isoadapt.encoders._identity import row_keys
 from isoadapt.encoders._texts import as_texts
 
 GRID = {
@@ -80,8 +80,8 @@ def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> list[Result]:
     for _ in range(repeats):
         read.append(seconds_of(lambda: cached.transform(texts)))
         encoded.append(seconds_of(lambda: plain.transform(sample)) * n_rows / n)
-    size = (folder / "rows.lmdb" / "data.mdb").stat().st_size
-    share = EmbeddingCache(folder).stats().size // 4
+    size = EmbeddingCache(folder).stats().size
+    share = max(2**20, size // 4)
     small = EmbeddingCache(folder / "small", max_size=share)
     evicting = seconds_of(lambda: _write(encoder(small), texts, vectors))
     if not 0 < small.stats().size <= share:
@@ -103,10 +103,9 @@ def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> list[Result]:
 
 def _write(encoder: TransformerEncoder, texts: list[str], vectors: NDArray[np.float32]) -> None:
     """Write vectors to the cache under the keys of the encoder, in 50 batches."""
-    keys = row_keys(encoder_identity(encoder), as_texts(texts))
-    store, max_size = encoder.cache._store(), encoder.cache.max_size
+    keys = row_keys(encoder.identity(), as_texts(texts))
     for part in np.array_split(np.arange(len(texts)), 50):
-        store.put([keys[i] for i in part], vectors[part], max_size)
+        encoder.cache._put("benchmark", {keys[i]: vectors[i] for i in part})
 
 
 def _overhead(folder: Path, n: int, repeats: int) -> Comparison:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.speed._harness import Comparison, compare
 
-LAZY = {"transformers", "zuko", "matplotlib", "lmdb"}
+LAZY = {"transformers", "zuko", "matplotlib"}
 
 
 def run(quick: bool) -> Iterator[Comparison]:

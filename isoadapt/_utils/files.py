@@ -83,10 +83,10 @@ def check_output_folder(
             f"{shown} is a folder that is in use, or a mount point, which cannot be replaced; "
             "choose a new one inside it"
         )
-    _check_replaceable(target, overwrite, content, shown)
     read = None if model is None else Path(model).expanduser()
     if read and read.is_dir() and target.is_dir() and target.samefile(read):
         raise FileExistsError(f"{shown} is the model that is read, which is kept; choose another")
+    _check_replaceable(target, overwrite, content, shown)
     check_writable(target.parent)
     for left in target.parent.glob(f"{glob.escape(target.name)}.isoadapt-old-*"):
         warn(

@@ -339,7 +339,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _set_fitted(self, map_: Map, head: LinearHead | None, **others: Any) -> Self:
         self.map_, self.head_ = map_, head
         self.__dict__.update(others)
-        self.__dict__.pop("_vector_source", None)  # set by load_adapter, for its vectors only
+        self.__dict__.pop("_reference", None)  # set by load_adapter, for its vectors only
         self._n_features_out = map_.n_features_out
         return self
 

@@ -1,8 +1,7 @@
-"""Fitted maps of embeddings, small NumPy objects in float64, and the registry of storable maps."""
+"""Fitted maps of embeddings, small NumPy objects in float64."""
 
 from collections.abc import Callable, Iterable
 from functools import reduce
-from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,28 +13,6 @@ from isoadapt.geometry._chunks import check_chunk
 _BLOCK = 2048  # rows that fit into the processor's cache
 
 Floats = NDArray[np.float64]
-
-# Classes that a saved adapter may contain, by their names in the file. A name must not change when
-# its class is renamed or moved, so that older adapter folders can still be read.
-STORABLE_MAPS = {
-    "Affine": "isoadapt.adapters._maps:Affine",
-    "ClusterProjection": "isoadapt.adapters._maps:ClusterProjection",
-    "FlowMap": "isoadapt.adapters._flow._map:FlowMap",
-    "Block": "isoadapt.adapters._flow._map:Block",
-    "Last": "isoadapt.adapters._flow._map:Last",
-}
-
-
-def map_class(name: str) -> Any:
-    """Import the class that has this name in adapter folders; an unknown name is a KeyError."""
-    module, _, attribute = STORABLE_MAPS[name].partition(":")
-    return getattr(import_module(module), attribute)
-
-
-def map_name(value: Any) -> str | None:
-    """Return the name of the class of a value in adapter folders, or None if it has none."""
-    place = f"{type(value).__module__}:{type(value).__qualname__}"
-    return next((name for name, known in STORABLE_MAPS.items() if known == place), None)
 
 
 class Map(Protocol):

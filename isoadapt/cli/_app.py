@@ -388,7 +388,7 @@ def export(
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="Folder that export wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder that export or fit wrote.")],
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

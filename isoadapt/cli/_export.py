@@ -1,22 +1,20 @@
 """Implementation of ``isoadapt export`` and ``isoadapt check``."""
 
 from pathlib import Path
-from typing import Any
 
 from sklearn.pipeline import Pipeline
 
-from isoadapt.cli._options import Console, recorded_length, recorded_model
-from isoadapt.encoders._identity import describe_vectors
+from isoadapt.cli._options import Console, recorded_model
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.interop import (
     export_onnx,
-    load_adapter,
     merge_into_checkpoint,
     to_sentence_transformer,
 )
-from isoadapt.interop._folder import provenance, read_config
-from isoadapt.interop._loaders import check_loader, read_reference
+from isoadapt.interop._folder import read_folder
+from isoadapt.interop._loaders import check_loader
 from isoadapt.interop._pipeline import take_apart
+from isoadapt.interop._reference import read_reference
 from isoadapt.interop._sentence_transformer import export_encoder
 
 
@@ -32,20 +30,19 @@ def export(
 ) -> None:
     """Write an adapter and its encoder as one folder, and print how to load it."""
     with console.notes():
-        adapter, origin = load_adapter(folder), provenance(read_config(folder))
-        source, parts = recorded_model(model, origin["base_model"]), take_apart(adapter)
-        length = None if parts.encoder is not None else recorded_length(origin["data"])
-        options: dict[str, Any] = {"normalize": normalize, "overwrite": overwrite}
+        adapter, base_model = read_folder(folder)
+        source, parts = recorded_model(model, base_model), take_apart(adapter)
+        encoder = export_encoder(parts, source)
+        if pooling != "auto":
+            encoder.set_params(pooling=pooling)
+        whole = Pipeline(parts._replace(encoder=("encoder", encoder)).steps())
+        options = {"normalize": normalize, "overwrite": overwrite}
         if onnx:
-            head = [] if parts.head is None else [parts.head]
-            encoder = export_encoder(parts, source, pooling, length)
-            whole = Pipeline([("encoder", encoder), *parts.adapters, *head])
             export_onnx(whole, out / "model.onnx", **options)
         else:
-            options |= {"pooling": pooling, "max_length": length}
-            to_sentence_transformer(adapter, source, out, **options)
-            encoder = export_encoder(parts, source, pooling, length)
-        adapted = describe_vectors(encoder)
+            given = adapter if pooling == "auto" else whole  # without an encoder, notes say more
+            to_sentence_transformer(given, source, out, **options)
+        adapted = encoder.open().describe()
     lines = [f"Exported: {out}", f"Adapted: {adapted}"]
     classifies = not onnx and holds_classifier(out.expanduser())
     if onnx:
@@ -60,19 +57,19 @@ def export(
 
 def check(folder: Path, console: Console) -> bool:
     """Compare what an exported folder gives with what it stores; return whether it is the same."""
-    expected = read_reference(folder.expanduser())
-    lines, checks = [f"Version of the vectors: {expected.version or 'not adapted'}"], {}
-    for name in expected.loaders:
+    reference = read_reference(folder.expanduser())
+    lines, checks = [f"Version of the vectors: {reference.version or 'not adapted'}"], {}
+    for name in reference.loaders:
         try:
             with console.notes():
-                checks[name] = check_loader(folder.expanduser(), name, expected)
+                checks[name] = check_loader(folder.expanduser(), name, reference)
             outcome = [str(checks[name]), checks[name].wrong or "as exported"]
             lines.append(f"{name}: {', '.join(filter(None, outcome))}")
         except ImportError as error:
             lines.append(f"{name}: not compared, because {error}")
     right = bool(checks) and all(each.wrong is None for each in checks.values())
     found = {name: each._asdict() for name, each in checks.items()}
-    figures = {"vectors_version": expected.version, "as_exported": right, "loaders": found}
+    figures = {"vectors_version": reference.version, "as_exported": right, "loaders": found}
     console.show("\n".join(lines), figures)
     return right
 
@@ -80,8 +77,8 @@ def check(folder: Path, console: Console) -> bool:
 def merge(folder: Path, model: Path | None, out: Path, overwrite: bool, console: Console) -> None:
     """Merge an affine adapter into a checkpoint, and print how to load the result."""
     with console.notes():
-        adapter = load_adapter(folder)
-        source = recorded_model(model, provenance(read_config(folder))["base_model"])
+        adapter, base_model = read_folder(folder)
+        source = recorded_model(model, base_model)
         merge_into_checkpoint(adapter, source, out, overwrite=overwrite)
     own = take_apart(adapter).last_head() is not None
     head = "the checkpoint's, because the adapter has none; predictions may change"

@@ -96,7 +96,9 @@ def _model_to_record(source: Source) -> Any:
         return None
     if Path(model).expanduser().is_dir():  # an absolute path is found from any folder
         model = str(Path(model).expanduser().resolve())
-    return model if source.is_matrix() else TransformerEncoder(model, pooling=source.pooling)
+    if source.is_matrix():
+        return model
+    return TransformerEncoder(model, pooling=source.pooling, max_length=source.max_length)
 
 
 def _check_teacher(name: str, source: Source) -> None:

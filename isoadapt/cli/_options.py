@@ -45,9 +45,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="Print the result and errors only, no progress or notes.")
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an earlier result, not other files.")
-]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing result.")]
 TITLES = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
 TITLES |= {"matthews": "Matthews", "anisotropy1": "anisotropy_1"}  # of figures in tables
 _REPEATED = {  # flags that several values may follow, and what a further value is like
@@ -236,11 +234,6 @@ def _read_texts(source: Source, label: str | None) -> tuple[list[Any], "NDArray[
             found, y = load_table(path, text=source.text, label=label)
             found = each_alone(found, path) if source.separately else found
         texts += found
-    if len({isinstance(text, str) for text in texts}) == 2:
-        raise WrongUsage(
-            "some files hold pairs of texts and others single texts: name one column with --text, "
-            "or embed the texts of pairs each alone with --separately"
-        )
     return texts, None if source.more or source.separately else y
 
 
@@ -272,8 +265,6 @@ def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
     data: dict[str, Any] = {"source": names, "rows": n_rows}
     if source.teacher is not None:
         data["teacher"] = source.teacher
-    if source.max_length is not None:
-        data["max_length"] = source.max_length
     if source.separately:
         data["pairs"] = "separately"
     return data
@@ -286,9 +277,3 @@ def recorded_model(given: Path | None, recorded: Any) -> Path:
             f"the model that the adapter records ({recorded!r}) is not a folder here: pass --model"
         )
     return given or Path(recorded)
-
-
-def recorded_length(data: Any) -> int | None:
-    """Return the maximum length that an adapter folder records, if it records one."""
-    length = data.get("max_length") if isinstance(data, dict) else None
-    return length if isinstance(length, int) else None

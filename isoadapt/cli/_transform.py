@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path
@@ -15,14 +16,11 @@ from isoadapt.cli._options import (
     Source,
     WrongUsage,
     read_rows,
-    recorded_length,
     recorded_model,
 )
-from isoadapt.encoders._identity import recorded_pooling, vector_source
-from isoadapt.interop import load_adapter
-from isoadapt.interop._folder import provenance, read_config
-from isoadapt.interop._merge import check_vectors
-from isoadapt.interop._pipeline import SOURCE, take_apart
+from isoadapt.interop._folder import read_folder
+from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._reference import check_vectors
 
 _MATRICES = (".npy", ".csv", ".parquet")
 
@@ -31,9 +29,11 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
     """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
     _check_out(out, rows.path, overwrite)
     with console.notes():
-        adapter = take_apart(load_adapter(folder)).without_encoder()
-        rows = _with_recorded_model(rows, adapter, provenance(read_config(folder)))
-        _check_recorded_source(adapter, rows)
+        model, base_model = read_folder(folder)
+        parts = take_apart(model)
+        adapter = Pipeline(parts.adapters)
+        if not rows.is_matrix():
+            rows = _with_recorded_encoder(rows, parts, base_model)
         names = getattr(adapter, "feature_names_in_", None)
         X, _ = read_rows(rows, features=names, with_labels=False, verbose=console.verbose)
         adapted = adapter.transform(X)
@@ -75,22 +75,15 @@ def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
         table.to_parquet(path, index=False)
 
 
-def _with_recorded_model(source: Source, adapter: Any, origin: dict[str, Any]) -> Source:
-    """Fill in what the adapter folder records: layers, and model and length if not given."""
-    recorded = getattr(take_apart(adapter).first(), SOURCE, None)
-    if recorded is not None:
-        source = source._replace(pooling=recorded_pooling(recorded.kind))
-    if source.max_length is None:
-        source = source._replace(max_length=recorded_length(origin["data"]))
-    if source.is_matrix() or source.model is not None:
-        return source
-    return source._replace(model=str(recorded_model(None, origin["base_model"])))
-
-
-def _check_recorded_source(adapter: Any, source: Source) -> None:
-    """Raise ValueError if the texts are embedded by another encoder than the recorded one."""
-    recorded = getattr(take_apart(adapter).first(), SOURCE, None)
-    if recorded is not None and not source.is_matrix():
+def _with_recorded_encoder(source: Source, parts: Parts, base_model: str | None) -> Source:
+    """Fill in the encoder that is recorded; raise ValueError if the given one is another."""
+    recorded = {} if parts.recorded is None else parts.recorded.settings
+    source = source._replace(
+        model=source.model or str(recorded_model(None, base_model)),
+        pooling=recorded.get("pooling", "auto"),
+        max_length=source.max_length or recorded.get("max_length"),
+    )
+    if parts.recorded is not None:
         encoder = TransformerEncoder(source.model, pooling=source.pooling)
-        kind = str(vector_source(encoder).kind)
-        check_vectors(recorded, "its record", encoder._backbone(), kind)
+        check_vectors(parts.recorded, "its record", encoder)
+    return source

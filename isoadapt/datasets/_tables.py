@@ -104,7 +104,10 @@ def load_table(
 def read_parquet(path: Path) -> pd.DataFrame:
     """Read a Parquet file, or a folder of such files, indexed by the numbers of rows from 1."""
     import_optional("pyarrow", feature="Reading Parquet", extra="data")
-    table = pd.read_parquet(path)
+    try:
+        table = pd.read_parquet(path)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {reason(error)}") from error
     rows = pd.RangeIndex(1, len(table) + 1, name="row")
     return table.set_axis(rows).set_axis([*map(str, table)], axis=1)
 
@@ -127,9 +130,9 @@ def _read_table(path: Path) -> pd.DataFrame:
         marked = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     read = partial(_fields, encoding="utf-16" if marked else "utf-8-sig")
     try:
-        table = _quoted(path, read) if suffix == ".tsv" else None
-        if table is None:
-            table = read(path, _SEPARATORS[suffix], suffix == ".csv")
+        quoted = _quoted(path, read) if suffix == ".tsv" else None
+        separator = _SEPARATORS[suffix]
+        table = read(path, separator, suffix == ".csv") if quoted is None else quoted
     except ImportError:
         raise
     except Exception as error:  # each compression has errors of its own
@@ -137,7 +140,9 @@ def _read_table(path: Path) -> pd.DataFrame:
             f"{path} cannot be read ({reason(error)}): check the quotation marks and separators of "
             "this row, or the compression"
         ) from error
-    if _SEPARATORS[suffix] == _LINES:
+    if quoted is not None:
+        warn(f"{path}: quotation marks are read as quoting, as pandas writes it")
+    if separator == _LINES:
         lines = table[0][table[0].str.strip().fillna("") != ""]
         return lines.to_frame("text") if suffix == ".txt" else _parsed(path, lines)
     names = ["" if is_missing(name) else name.strip() for name in table.iloc[0]]
@@ -162,7 +167,7 @@ def _fields(source: Any, separator: str, quoted: bool, encoding: str) -> pd.Data
 def _quoted(path: Path, read: Callable[..., pd.DataFrame]) -> pd.DataFrame | None:
     """Read a TSV file with quoting, if it is what pandas then writes."""
     lines = read(path, _LINES, False)[0]
-    if not lines.str.contains('"').any():
+    if not lines.str.contains('"', na=False).any():
         return None
     try:
         table = read(path, "\t", True)
@@ -171,10 +176,8 @@ def _quoted(path: Path, read: Callable[..., pd.DataFrame]) -> pd.DataFrame | Non
     # Marks that pair over regular lines, as in '"One.\t1' and 'Two."\t0', belong to the texts.
     over = len(table) < len(lines) and lines.str.count("\t").nunique() == 1
     written = io.StringIO(table.to_csv(sep="\t", header=False, index=False))
-    if over or not read(written, _LINES, False)[0].equals(lines):
-        return None
-    warn(f"{path}: quotation marks are read as quoting, as pandas writes it")
-    return table
+    same = not over and read(written, _LINES, False)[0].equals(lines)
+    return table if same else None
 
 
 def _parsed(path: Path, lines: pd.Series) -> pd.DataFrame:

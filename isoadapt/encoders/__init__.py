@@ -1,6 +1,6 @@
 """Text encoders: frozen transformers as scikit-learn transformers, with their embedding cache."""
 
-from isoadapt.encoders._cache._embedding_cache import EmbeddingCache
+from isoadapt.encoders._cache import EmbeddingCache
 from isoadapt.encoders._checkpoint import load_checkpoint
 from isoadapt.encoders._layer_report import LayerReport, layer_report
 from isoadapt.encoders._models import release

@@ -5,17 +5,16 @@ import inspect
 import os
 import re
 from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from isoadapt.encoders._kinds import CLASSIFIES, check_unnamed_head
 from isoadapt.encoders._live import refuse_peft, unwrapped
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
@@ -30,7 +29,6 @@ from isoadapt.encoders._pooling import (
 )
 from isoadapt.encoders._sentence import UNLIMITED, live_pooling, sentence_pooling
 
-Shapes = dict[str, tuple[int, ...]]  # of weights, by name
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
 _READOUT_COLUMNS = 4096  # of pooling="readout" at most
@@ -113,18 +111,10 @@ class Backbone:
 
     def sentence_pooling(self) -> Pooling | None:
         """Return the pooling of sentence-transformers, or None if the model has none."""
-        head, config = self.head is not None, self.model.config
+        head = self.head is not None
         if self.sentence is not None and not head:
-            found: Pooling | None = live_pooling(self.sentence)
-        else:
-            found = None if self.folder is None else sentence_pooling(self.folder, head)
-        decodes = config.is_encoder_decoder and not encoder_class(config.model_type)
-        if found and decodes and not head:
-            raise ValueError(
-                f"sentence-transformers pools states of the decoder of {type(self.model).__name__},"
-                " which pooling='auto' cannot; choose 'cls', 'mean' or 'max' of encoder states"
-            )
-        return found
+            return live_pooling(self.sentence)
+        return None if self.folder is None else sentence_pooling(self.folder, head)
 
     @property
     def n_layers(self) -> int:
@@ -150,19 +140,22 @@ class Backbone:
         """Return the pooling that parameters name; raise ValueError if the model cannot have it."""
         if needs_head(name) and self.head is None:
             raise ValueError(
-                f"pooling={name!r}: {type(self.model).__name__} has no classifier head; pass a "
-                "model for sequence classification, or choose 'cls', 'mean' or 'max'"
+                f"pooling={name!r}: {type(self.model).__name__} has no classifier head; choose "
+                "'cls', 'mean' or 'max'"
             )
         parts = several_layers(name, layer)
         if parts is None:
-            return choose_pooling(name, layer, self.head is not None, self.sentence_pooling)
+            found = choose_pooling(name, layer, self.head is not None, self.sentence_pooling)
+            if name == "auto" and found == Pooling(("mean",)) and self.folder is not None:
+                check_unnamed_head(self.folder)
+            return found
         modes, layers = zip(*(self._readout() if parts == READOUT else parts), strict=True)
         n = self.n_layers
         states = [self.hidden_state(layer) % (n + 1) for layer in layers]
         own = Pooling(())
         if modes[0] == HEAD_INPUT:
             states[0], own = -1, self.sentence_pooling() or own  # -1 as the parameter has it
-        return LayersPooling(modes, (), own.max_length, own.lowercase, tuple(states))
+        return LayersPooling(modes, (), own.max_length, tuple(states))
 
     def _readout(self) -> Parts:
         """Return the poolings, with their hidden states, of pooling="readout"."""
@@ -214,8 +207,7 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
             new.__dict__.update({key: module.__dict__[key].copy() for key in _MODULE_DICTS})
             new.__dict__["training"] = False
             new.__dict__.pop("_compiled_call_impl", None)  # would call the original
-            if "forward" in module.__dict__:
-                new.__dict__["forward"] = MethodType(module.__dict__["forward"].__func__, new)
+            new.__dict__.pop("forward", None)  # set by a wrapper that was removed
             copies[module] = new
             for name, child in module._modules.items():
                 new._modules[name] = None if child is None else copied(child)
@@ -244,41 +236,9 @@ def find_last_linear(model: Any) -> nn.Linear:
     return heads[-1]
 
 
-def encoder_class(model_type: Any) -> str:
-    """Return the name of the class for the encoder alone, such as T5EncoderModel, or ""."""
-    import transformers
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-
-    name = f"{str(MODEL_MAPPING_NAMES.get(model_type)).removesuffix('Model')}EncoderModel"
-    return name if hasattr(transformers, name) else ""
-
-
 def is_classifier(model: Any) -> bool:
-    """Return whether a model is for sequence classification, by its class or, if own, weights."""
-    if any("ForSequenceClassification" in cls.__name__ for cls in type(model).__mro__):
-        return True
-    if not type(model).__module__.startswith("transformers."):
-        with suppress(Exception):  # transformers has no classifier of this architecture
-            shapes = {name: tuple(weights.shape) for name, weights in model.state_dict().items()}
-            return fits_classifier(shapes, copy.deepcopy(model.config))
-    return False
-
-
-def fits_classifier(shapes: Shapes, config: Any) -> bool:
-    """Return whether weights outside the base model, and its pooler, are those of a classifier."""
-    import transformers
-
-    with torch.device("meta"):
-        auto = transformers.AutoModelForSequenceClassification
-        model = auto.from_config(config, trust_remote_code=False)
-    base = f"{model.base_model_prefix}."
-    expected = {
-        name: tuple(weights.shape)
-        for name, weights in model.state_dict().items()
-        if not name.startswith(base) or "pooler" in name.split(".")
-    }
-    modules = {name.rpartition(".")[0] for name in expected}
-    return expected == {n: shapes[n] for n in shapes if n.rpartition(".")[0] in modules}
+    """Return whether a model is for sequence classification, by its class."""
+    return any(CLASSIFIES in cls.__name__ for cls in type(model).__mro__)
 
 
 def without_head(model: Any) -> Any:

@@ -16,11 +16,7 @@ _SENTENCE_MODULE = re.compile(  # where the versions of sentence-transformers ha
     r"sentence_transformers\.(?:models|(?:base|sentence_transformer)\.modules)\.(?:\w+\.)?(\w+)"
 )
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-MERGE = (
-    "merge the adapter with peft.PeftModel.from_pretrained(base, folder).merge_and_unload(), save "
-    "the result and its tokenizer with save_pretrained, and pass this folder"
-)
-ENCODE = "encode the texts with its own library, and pass the matrix of vectors to the adapter"
+MERGE = "merge it with peft (merge_and_unload), and pass the folder of the result"
 DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}  # by name, revision and code
 
 
@@ -60,8 +56,7 @@ def _download(name: str, revision: str | None, code: bool) -> Path:
     except (OSError, ValueError) as error:
         raise OSError(
             f"model={name!r} is not a folder, and downloading it from the Hugging Face Hub failed "
-            f"({type(error).__name__}: {reason(error)}); pass a folder made by save_pretrained, or "
-            "check the name and the connection"
+            f"({type(error).__name__}: {reason(error)})"
         ) from error
     DOWNLOADED[key] = Path(folder)
     return DOWNLOADED[key]
@@ -74,17 +69,14 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); copy it again") from error
+        raise ValueError(f"{path} is damaged ({error})") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object; return an empty one if it does not exist."""
     found = read_json(path)
     if not isinstance(found, dict | None):
-        raise ValueError(
-            f"{path} is damaged (it holds a {type(found).__name__}, but must hold a JSON object); "
-            "copy it again"
-        )
+        raise ValueError(f"{path} is damaged: it holds no JSON object")
     return found or {}
 
 
@@ -96,8 +88,8 @@ def inside(folder: Path, name: Any, named_by: Path) -> Path:
     paths = (PurePosixPath(name), PureWindowsPath(name)) if isinstance(name, str) else ()
     if not paths or any(path.anchor or ".." in path.parts for path in paths):
         raise ValueError(
-            f"{named_by} names {name!r}, which is not inside {str(folder)!r}; a checkpoint is only "
-            "read from its own folder: move the file into it and correct the name"
+            f"{named_by} names {name!r}, which is not inside {str(folder)!r}: a checkpoint is only "
+            "read from its own folder"
         )
     return folder / str(name)
 
@@ -109,41 +101,40 @@ def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
     if modules is None:
         return []
     try:
-        if not isinstance(modules, list):
-            raise TypeError("no list")
-        return [
-            (module_kind(module["type"]), inside(folder, module["path"], listed))
-            for module in modules
-        ]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{listed} is damaged (it must list modules with type and path); copy it again"
-        ) from error
+        found = [(module["type"], module["path"]) for module in modules]
+        return [(module_kind(kind), inside(folder, path, listed)) for kind, path in found]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{listed} is damaged: it must list modules with type and path") from error
 
 
 def module_kind(path: str) -> str:
     """Return the name of a class of sentence-transformers; of another class, the whole path."""
     known = _SENTENCE_MODULE.fullmatch(path)
-    if known is None and "." not in path:
-        raise TypeError(f"{path!r} is not the path of a class")
     return known[1] if known else path
 
 
-def transformer_folder(folder: Path) -> Path:
-    """Return the folder of ``config.json``; raise ValueError if a model is not a transformer."""
-    has_config = (folder / "config.json").is_file()
+def _first_module(folder: Path) -> tuple[str, Path]:
+    """Return kind and folder of the first module; without a list of them, a Transformer in it."""
     modules: list[tuple[str, Path]] = []
-    with suppress(ValueError) if has_config else nullcontext():
+    with suppress(ValueError) if (folder / "config.json").is_file() else nullcontext():
         modules = sentence_modules(folder)
-    kind, place = modules[0] if modules else ("Transformer", folder)
-    if read_object(folder / "config.json").get("model_type") == "model2vec":
-        kind = "StaticModel"
-    own = "." not in kind or kind.startswith("sentence_transformers.")
-    if own and kind.rpartition(".")[2] not in ("Transformer", "MLMTransformer"):
+    return modules[0] if modules else ("Transformer", folder)
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Return the folder of ``config.json``: that of the first module, or `folder` itself."""
+    places = (_first_module(folder)[1], folder)
+    return next((place for place in places if (place / "config.json").is_file()), places[0])
+
+
+def check_begins_with_transformer(folder: Path) -> None:
+    """Raise ValueError if the first module of a folder is not a single transformer."""
+    kind = _first_module(folder)[0]
+    if not kind.endswith("Transformer"):
         raise ValueError(
-            f"model={str(folder)!r} begins with {kind}, which is not a single transformer: {ENCODE}"
+            f"model={str(folder)!r} begins with {kind}, which is not a single transformer: choose "
+            "pooling='auto'"
         )
-    return place if (place / "config.json").is_file() or not has_config else folder
 
 
 def read_adapter(folder: Path) -> dict[str, Any] | None:
@@ -154,8 +145,8 @@ def read_adapter(folder: Path) -> dict[str, Any] | None:
     base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     if not isinstance(base, str) or not base:
         raise ValueError(
-            f"{folder / PEFT_CONFIG} names no base model (base_model_name_or_path={base!r}); set "
-            f"it to a folder or a model on the Hugging Face Hub, or {MERGE}"
+            f"{folder / PEFT_CONFIG} names no base model (base_model_name_or_path={base!r}): set "
+            "it to a folder or a name on the Hugging Face Hub"
         )
     return config
 
@@ -170,14 +161,13 @@ def base_folder(folder: Path) -> Path | None:
         base = checkpoint_folder(name, adapter.get("revision"), False)
     except OSError as error:
         raise OSError(
-            f"model={str(folder)!r} is a PEFT adapter, and its base model {name!r} is not "
-            f"available: {error}; or set base_model_name_or_path in {folder}/"
-            "adapter_config.json to the folder of the base model"
+            f"model={str(folder)!r} is a PEFT adapter whose base model (base_model_name_or_path in "
+            f"{PEFT_CONFIG}) is not available: {error}"
         ) from error
     if read_adapter(base) is not None:  # two could name each other
         raise ValueError(
             f"model={str(folder)!r} is a PEFT adapter of {str(base)!r}, which is one itself: "
-            f"merge that one first, by merge_and_unload; or {MERGE}"
+            "merge that one first, by merge_and_unload"
         )
     return base
 
@@ -209,9 +199,10 @@ def checkpoint_files(folder: Path) -> list[Path]:
     and in those of sentence-transformers modules. ValueError is raised if the checkpoint names
     files outside the folder, or weights that are not safetensors files.
     """
-    places = {folder, *(entry for entry in folder.iterdir() if entry.is_dir())}
+    places = {folder}
     with suppress(ValueError):  # the function that reads the modules reports the error
         places |= {module for _, module in sentence_modules(folder) if module.is_dir()}
+    places |= {entry for place in places for entry in place.iterdir() if entry.is_dir()}
     files = {file for place in places for file in place.iterdir() if file.suffix in _FILES}
     files |= set(weight_files(transformer_folder(folder)))
     return sorted(file for file in files if file.is_file())
@@ -219,39 +210,31 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 def weight_files(folder: Path) -> list[Path]:
     """List the safetensors files that transformers reads the weights from, existing or not."""
-    config = folder / "config.json"
-    named = read_object(config).get("transformers_weights")
+    named_by = folder / "config.json"
+    named = read_object(named_by).get("transformers_weights")
     if named is not None:
-        start = inside(folder, named, config)
+        files = [inside(folder, named, named_by)]
     else:
-        start = folder / (_WEIGHTS if (folder / _WEIGHTS).is_file() else _INDEX)
-    if not start.name.endswith(".index.json"):
-        return [_safetensors(start, config)]
-    shards = read_object(start).get("weight_map", {})
-    if not isinstance(shards, dict):
-        raise ValueError(f"{start} is damaged (its weight_map is not an object); copy it again")
-    files = [inside(folder, shard, start) for shard in dict.fromkeys(shards.values())]
-    return [_safetensors(file, start) for file in files]
-
-
-def _safetensors(file: Path, named_by: Path) -> Path:
-    """Return `file`; raise ValueError if it is not a safetensors file."""
-    if file.suffix != ".safetensors":
+        files = [folder / (_WEIGHTS if (folder / _WEIGHTS).is_file() else _INDEX)]
+    if files[0].name.endswith(".index.json"):
+        named_by = files[0]
+        shards = read_object(named_by).get("weight_map", {})
+        if not isinstance(shards, dict):
+            raise ValueError(f"{named_by} is damaged: its weight_map is not an object")
+        files = [inside(folder, shard, named_by) for shard in dict.fromkeys(shards.values())]
+    if others := [file.name for file in files if file.suffix != ".safetensors"]:
         raise ValueError(
-            f"{named_by} names the weights {file.name!r}; only safetensors files are read, because "
-            "other formats can run code: save the model again with save_pretrained"
+            f"{named_by} names the weights {others[0]!r}, but only safetensors files are read, "
+            "because other formats can run code"
         )
-    return file
+    return files
 
 
 def check_files(folder: Path, tokenizer_dir: Path) -> None:
     """Check before loading that `folder` holds a whole model and `tokenizer_dir` its tokenizer."""
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     if PEFT_CONFIG in names:  # transformers would load the base model that it names
-        raise ValueError(
-            f"model={str(folder)!r} holds a PEFT adapter ({PEFT_CONFIG}) instead of a whole model; "
-            f"{MERGE}"
-        )
+        raise ValueError(f"model={str(folder)!r} holds a PEFT adapter ({PEFT_CONFIG}); {MERGE}")
     if "config.json" not in names:
         missing = "config.json"
     elif not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):

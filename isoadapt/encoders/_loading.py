@@ -11,40 +11,16 @@ from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._live import WHOLE
 
 _SCALES = re.compile(r"\.(SCB|absmax|quant_map|weight_scale\w*|qweight|qzeros|_packed_params)$")
-_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
-# Tensors that files may hold although the model computes them, and layers that are not used.
-_UNUSED = re.compile(
-    r"(^|\.)(pooler\..*|position_ids|token_type_ids|inv_freq|masked_bias|embed_positions\.weights)$"
-)
 
 
 def checked_read(folder: Path, part: str, read: Callable[[], Any]) -> Any:
-    """Call `read`; turn its errors into errors that name the folder or file and the part read."""
-    from safetensors import SafetensorError, safe_open
-
+    """Call `read`; turn its errors into errors that name the folder and the part that was read."""
     try:
         return read()
-    except SafetensorError as error:
-        for file in sorted(folder.rglob("*.safetensors")):
-            try:
-                safe_open(file, "pt")
-            except SafetensorError:
-                raise OSError(f"{file} is damaged ({error}); copy it again") from error
-        raise OSError(f"the weights in {folder} are damaged ({error}); copy them again") from error
     except Exception as error:  # a damaged file can cause any exception
-        start = f"model={str(folder)!r} cannot be loaded: its {part}"
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ImportError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None:
-            named = shorten(str(cause), 150, placeholder="…")
-            if "tiktoken" in named:  # tried only because the files cannot be read without others
-                named = "sentencepiece and protobuf, or tiktoken for files of that format"
-            raise ImportError(f"{start} needs a package, please install it: {named}") from error
         raise ValueError(
-            f"{start} cannot be read ({type(error).__name__}: "
-            f"{shorten(str(error), 800, placeholder='…')}); unless this says what to do, save both "
-            "the model and its tokenizer again with save_pretrained"
+            f"model={str(folder)!r} cannot be loaded: its {part} cannot be read "
+            f"({type(error).__name__}: {shorten(str(error), 800, placeholder='…')})"
         ) from error
 
 
@@ -82,61 +58,23 @@ def check_weights(
         name, saved, built = wrong[0]
         problem = (
             f": the weights {name} have the shape {tuple(saved)}, but config.json asks for "
-            f"{tuple(built)} (by its sizes, or its number of names in id2label); correct it, or "
-            "copy both files again"
-        )
-    elif missing and (found := _wrapper(missing, names)):
-        problem = (
-            f": the names of the weights contain {found!r}, because a wrapper around the model was "
-            "saved; save the model inside it, or correct the names with safetensors.torch: "
-            f"save_file({{name.replace({found!r}, '', 1): weight for name, weight in "
-            "load_file(file).items()}, file, {'format': 'pt'})"
+            f"{tuple(built)} (by its sizes, or its number of names in id2label)"
         )
     elif missing:
-        shown = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
-        kind = "checkpoint saved from a fine-tuned AutoModelForSequenceClassification"
-        problem = f" has no weights for {shown}, which would be random numbers; pass a "
-        problem += kind if head else "whole checkpoint"
-    elif found := _surplus(model, names, head):
-        layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+        others = f", but for {', '.join(names[:2])}" if names else ""
+        kind = "of a fine-tuned classifier" if head else "of a whole model"
         problem = (
-            f" has the weights {', '.join(found[:4])}{', …' * (len(found) > 4)}, for which the "
-            f"model of config.json (num_hidden_layers={layers}) has no place, so that they would "
-            "be left out; correct config.json, or remove them if the model was trained without them"
+            f" has no weights for {', '.join(missing[:2])}{others}; the missing ones would be "
+            f"random numbers: pass the checkpoint {kind}, saved from the model itself"
         )
     if problem:
         raise ValueError(f"model={str(folder)!r}{problem}")
 
 
-def _surplus(model: Any, names: list[str], head: bool) -> list[str]:
-    """Return the weights without a place in the base model, or in the head if there is one."""
-    prefix = f"{model.base_model_prefix}."
-    computed = {name.removeprefix(prefix) for name, _ in model.named_buffers()}
-    parts = {name.split(".")[0] for name in model.base_model.state_dict()}
-    parts |= {name.split(".")[0] for name in model.state_dict()} if head else set()
-    return [
-        name
-        for name in names
-        if (own := name.removeprefix(prefix)).split(".")[0] in parts
-        and own not in computed
-        and not _UNUSED.search(own)
-    ]
-
-
-def _wrapper(missing: list[str], found: list[str]) -> str | None:
-    """Return what the names that were found contain in addition to the missing ones."""
-    wanted = max(missing, key=len)
-    extras = [name.removesuffix(wanted) for name in found if name.endswith(f".{wanted}")]
-    for extra in (*extras, *_WRAPPERS):
-        if 2 * len({name.replace(extra, "", 1) for name in found} & {*missing}) >= len(missing):
-            return extra
-    return None
-
-
-def check_use(backbone: Backbone, shown: str) -> Backbone:
+def check_use(backbone: Backbone) -> Backbone:
     """Return a model after checking its weights, and that tokenizer and configuration fit it."""
     model, tokenizer = backbone.model, backbone.tokenizer
-    _check_finite(backbone, shown)
+    _check_finite(backbone)
     try:
         n_rows = model.get_input_embeddings().weight.shape[0]
     except (AttributeError, NotImplementedError):  # as in models that read characters
@@ -147,29 +85,27 @@ def check_use(backbone: Backbone, shown: str) -> Backbone:
     ids = tokenizer.get_vocab()
     if set(ids.values()) <= set(tokenizer.all_special_ids):
         raise FileNotFoundError(
-            f"{shown}: the tokenizer has only its {len(ids)} special tokens, because the file of "
-            "its vocabulary is missing; save it again with save_pretrained"
+            f"{backbone.shown}: the tokenizer has only its special tokens, because the file of its "
+            "vocabulary is missing"
         )
     if beyond := sorted((i, token) for token, i in ids.items() if i >= n_rows):
         raise ValueError(
-            f"{shown}: the model has embeddings for {n_rows} tokens, but the tokenizer has "
-            f"{len(ids)}, from {beyond[0][1]!r} with id {beyond[0][0]} on without one; remove them "
-            f"from the tokenizer, or call model.resize_token_embeddings({beyond[-1][0] + 1}), "
-            "train the new embeddings and save the model again"
+            f"{backbone.shown}: the model has embeddings for {n_rows} tokens, but the tokenizer "
+            f"has {beyond[0][1]!r} with id {beyond[0][0]}; remove it, or call "
+            f"model.resize_token_embeddings({beyond[-1][0] + 1}) and train the new embeddings"
         )
     backbone.probes[key] = True
     return backbone
 
 
-def _check_finite(backbone: Backbone, shown: str) -> None:
+def _check_finite(backbone: Backbone) -> None:
     """Raise ValueError for weights that are NaN or infinite, once for each state of a model."""
-    weights = {name: w for name, w in backbone.model.named_parameters() if not w.is_meta}
+    weights = dict(backbone.model.named_parameters())
     key = ("finite", sum(w._version for w in weights.values() if not w.is_inference()))
     if key not in backbone.probes:
         if bad := [name for name, w in weights.items() if not w.isfinite().all()]:
             raise ValueError(
-                f"{shown}: {len(bad)} of its tensors hold NaN or infinite values in "
-                f"{backbone.model.dtype} ({bad[0]}); use an earlier checkpoint if the training "
-                "diverged, or dtype='float32' if only a smaller data type cannot hold the values"
+                f"{backbone.shown}: {len(bad)} of its tensors hold NaN or infinite values in "
+                f"{backbone.model.dtype} ({bad[0]}); use an earlier checkpoint, or dtype='float32'"
             )
         backbone.probes[key] = True

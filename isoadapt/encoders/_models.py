@@ -1,6 +1,5 @@
 """Loading of models into one store for the whole process, and models that the user holds."""
 
-import importlib
 import os
 import sys
 import threading
@@ -8,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,18 @@ from typing import Any
 import torch
 
 from isoadapt._utils.devices import SharedSetting, resolve_device
+from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import (
     Backbone,
-    Shapes,
     find_last_linear,
     keep_to_one_thread_after_fork,
     live_backbone,
 )
 from isoadapt.encoders._folder import (
     DOWNLOADED,
-    ENCODE,
-    MERGE,
     PEFT_WEIGHTS,
     base_folder,
+    check_begins_with_transformer,
     check_files,
     checkpoint_folder,
     fingerprint,
@@ -35,10 +34,10 @@ from isoadapt.encoders._folder import (
     transformer_folder,
 )
 from isoadapt.encoders._kinds import (
+    Shapes,
     check_task,
     holds_classifier,
     model_class,
-    saved_labels,
     saved_shapes,
 )
 from isoadapt.encoders._live import check_live, unwrapped
@@ -53,7 +52,7 @@ DTYPES = {
 }
 _LOCK = threading.RLock()  # of the stores
 _CAPACITY = 2
-_STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
+_STORE: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()
 _PREFIX = "base_model.model."  # of the names in the files of PEFT
 
 
@@ -72,15 +71,21 @@ def stored_backbone(
     anyway. A checkpoint that is not found, incomplete or damaged raises OSError. Weights that are
     missing or do not fit raise ValueError.
     """
-    keep_to_one_thread_after_fork()
     with _LOCK:
         folder = checkpoint_folder(model, revision, trust_remote_code)
         head = head or holds_classifier(folder)
         key = (fingerprint(folder), dtype, device, head, trust_remote_code)
+        return stored(key, lambda: _load(folder, head, dtype, device, trust_remote_code))
+
+
+def stored(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
+    """Return a model from the store, calling `load` if necessary."""
+    keep_to_one_thread_after_fork()
+    with _LOCK:
         if key not in _STORE:
             while len(_STORE) >= _CAPACITY:  # the least recently used model goes
                 _STORE.popitem(last=False)
-            _STORE[key] = _load(folder, head, dtype, device, trust_remote_code)
+            _STORE[key] = load()
         _STORE.move_to_end(key)
         return _STORE[key]
 
@@ -109,18 +114,16 @@ def _load(
     """Load model and tokenizer of a folder, with a PEFT adapter merged into its base model."""
     import transformers
 
+    check_begins_with_transformer(folder)
     base = base_folder(folder)
     if base is not None:
         _check_adapter(folder)
     weights, tokenizer_dir = transformer_folder(base or folder), tokenizer_folder(folder)
     check_files(weights, tokenizer_dir)
-    options = {"local_files_only": True, "trust_remote_code": code}
-
-    def read(part: str, load: Callable[[], Any]) -> Any:
-        return checked_read(folder, part, load)
-
     if head:
         check_task(weights)
+    read = partial(checked_read, folder)
+    options = {"local_files_only": True, "trust_remote_code": code}
     kind = read("weights", lambda: model_class(weights, head))
     with quiet(), torch.random.fork_rng(devices=[]):
         config = read_config(weights, **options)
@@ -129,8 +132,8 @@ def _load(
             lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options),
         )
         adapter = {} if base is None else read("adapter", lambda: _of_adapter(folder))
-        if head:
-            number = read("weights", lambda: saved_labels(weights, config, adapter, code))
+        if head and adapter:
+            number = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
             config.num_labels = number or config.num_labels
         model, report = read(
             "weights",
@@ -146,17 +149,16 @@ def _load(
         )
         model = model if base is None else _merged(model, folder)
         check_weights(folder, model, report, adapter, head)
-    model = model.to(device).eval()
+    model = in_memory(model.to(device).eval())
+    backbone = Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
+    return check_use(backbone)
+
+
+def in_memory(model: Any) -> Any:
+    """Copy all weights, because loaded memory is mapped to the file, which may be overwritten."""
     for weights in chain(model.parameters(), model.buffers()):
-        # A copy, because the loaded memory is mapped to the file, which may be overwritten.
         weights.data = weights.data.clone()
-    return _whole(model, tokenizer, head, folder)
-
-
-def _whole(model: Any, tokenizer: Any, head: bool, folder: Path) -> Backbone:
-    """Return a model that was loaded, with its tokenizer, after checking that they fit."""
-    own = find_last_linear(model) if head else None
-    return check_use(Backbone(model, tokenizer, own, folder), f"model={str(folder)!r}")
+    return model
 
 
 def _check_adapter(folder: Path) -> None:
@@ -164,20 +166,25 @@ def _check_adapter(folder: Path) -> None:
     if not (folder / PEFT_WEIGHTS).is_file():
         raise FileNotFoundError(
             f"model={str(folder)!r} is a PEFT adapter without {PEFT_WEIGHTS} (other formats can "
-            "run code and are not read); save it again with a recent peft, or copy it again"
+            "run code and are not read)"
         )
-    try:
-        importlib.import_module("peft")
-    except ImportError as error:
-        raise ImportError(
-            f"model={str(folder)!r} is a PEFT adapter, which needs peft: pip install "
-            f'"isoadapt[peft]"; or {MERGE}'
-        ) from error
+    import_optional("peft", feature=f"model={str(folder)!r}, a PEFT adapter,", extra="peft")
 
 
 def _of_adapter(folder: Path) -> Shapes:
     """Return the shapes of an adapter's weights by their names in the base model."""
     return saved_shapes([folder / PEFT_WEIGHTS], _PREFIX)
+
+
+def _labels_of_adapter(config: Any, adapter: Shapes, code: bool) -> int | None:
+    """Return the number of labels of the head in a PEFT adapter, which records none, or None."""
+    from transformers import AutoModelForSequenceClassification
+
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=code)
+    head = find_last_linear(model)
+    name = next(name for name, module in model.named_modules() if module is head)
+    return adapter.get(f"{name}.weight", (None,))[0]
 
 
 def _merged(model: Any, folder: Path) -> Any:
@@ -199,8 +206,7 @@ def _merged(model: Any, folder: Path) -> Any:
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"model={str(folder)!r}: the PEFT adapter cannot be merged into its base model "
-            f"({str(error).strip() or type(error).__name__}); check that it was trained on "
-            f"this base model, or {MERGE}"
+            f"({str(error).strip() or type(error).__name__}); was it trained on this base model?"
         ) from error
     for weights in plain.parameters():
         weights.data = weights.data.to(dtype)
@@ -255,27 +261,17 @@ def live_parts(model: Any) -> tuple[Any, Any]:
     """Return the transformer and the tokenizer of a live model; raise TypeError if it has none."""
     if is_sentence_transformer(model):
         first: Any = next(iter(model), None)
-        if live_kind(first) == "Transformer" and first.tokenizer is not None:
+        if live_kind(first) == "Transformer":
             return first.auto_model, first.tokenizer
         raise TypeError(
             f"model is a SentenceTransformer that begins with {live_kind(first)} instead of a "
-            f"Transformer module of sentence-transformers: {ENCODE}"
+            "Transformer module: choose pooling='auto'"
         )
     if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
         return model
-    own = [c for c in type(model).__mro__ if c.__module__.startswith("sentence_transformers.")]
-    if own:
-        classifier = any(cls.__name__ == "CrossEncoder" for cls in own)
-        raise TypeError(
-            f"model is a {type(model).__name__} of sentence-transformers, not a SentenceTransformer"
-            f": {'pass the folder of its save_pretrained' if classifier else ENCODE}"
-        )
-    hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
-    if isinstance(getattr(model, "model", None), torch.nn.Module):  # such as a pipeline
-        hint = "; pass the tuple (x.model, x.tokenizer) of this object x"
     raise TypeError(
-        f"model is a {type(model).__name__}{hint}; pass a folder, a name on the Hugging Face Hub, "
-        "a SentenceTransformer, or a tuple (model, tokenizer)"
+        f"model is a {type(model).__name__}; pass a folder, a name on the Hugging Face Hub, a "
+        "SentenceTransformer, or a tuple (model, tokenizer)"
     )
 
 
@@ -285,12 +281,16 @@ def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone
     network, tokenizer = map(unwrapped, live_parts(model))
     check_live(network, tokenizer)
     sentence = model if is_sentence_transformer(model) else None
-    backbone = check_use(live_backbone(network, tokenizer, sentence), "the live model")
-    own = backbone.model
+    backbone = check_use(live_backbone(network, tokenizer, sentence))
+    check_placed(backbone.model, device, dtype)
+    return backbone
+
+
+def check_placed(own: Any, device: str | torch.device, dtype: str) -> None:
+    """Raise ValueError if a live model or its weight is on another device or of another dtype."""
     moves = device != "auto" and resolve_device(device).type != own.device.type
     if moves or (dtype != "auto" and DTYPES[dtype] != own.dtype):
         raise ValueError(
             f"device={str(device)!r} and dtype={dtype!r}, but the live model is on {own.device} in "
             f"{own.dtype}; move or convert it, or choose 'auto' for both"
         )
-    return backbone

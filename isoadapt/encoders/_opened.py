@@ -23,7 +23,7 @@ from isoadapt.encoders._batching import (
 from isoadapt.encoders._classifier_head import read_head
 from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling
 from isoadapt.encoders._texts import Texts
-from isoadapt.encoders._tokenization import Tokens, cased, model_inputs, tokenize_blocks, truncation
+from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks, truncation
 from isoadapt.heads import LinearHead
 
 
@@ -66,7 +66,6 @@ class Opened:
     def tokens(self, texts: Texts, *, whole: bool = False) -> Tokens:
         """Tokenise texts into the inputs of the model, truncated unless they are wanted whole."""
         length = None if whole else self.length(texts.second is not None)
-        texts = cased(texts, self.backbone.tokenizer, self.pooling.lowercase)
         return model_inputs(self.backbone, texts, length)
 
     def encode(

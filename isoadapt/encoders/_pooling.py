@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 HEAD_INPUT: Final = "head_input"
 READOUT: Final = "readout"
+LIBRARY: Final = "sentence-transformers"  # the mode of vectors that this library computes
 
 
 class Normalize(nn.Module):
@@ -34,24 +35,17 @@ class Columns(nn.Module):
 
 
 def width_after(step: nn.Module, width: int) -> int:
-    """Return the number of columns after a step; raise ValueError if it takes another number."""
-    (taken,) = getattr(step, "normalized_shape", (getattr(step, "in_features", width),))
-    if taken != width:
-        raise ValueError(
-            f"a {type(step).__name__} module of the checkpoint takes {taken} columns, but it gets "
-            f"{width}: copy the folder again, or choose pooling='cls', 'mean' or 'max'"
-        )
+    """Return the number of columns after a step."""
     return int(getattr(step, "out_features", min(width, getattr(step, "n", width))))
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """Pooling of hidden states, with the preparation of texts that belongs to it."""
+    """Pooling of hidden states, with the length of texts that belongs to it."""
 
     modes: tuple[str, ...]  # names of poolings whose vectors are concatenated
     steps: tuple[nn.Module, ...] = ()  # that follow, of vectors (B, d)
     max_length: int | None = None  # of texts in tokens
-    lowercase: bool = False  # whether texts are converted to lower case
 
     @property
     def is_head_input(self) -> bool:

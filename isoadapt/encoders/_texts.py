@@ -1,9 +1,7 @@
 """Conversion of texts, or pairs of texts, from any supported container to lists."""
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,21 +52,6 @@ class Texts:
         second = None if self.second is None else [self.second[i] for i in places]
         return Texts([self.first[i] for i in places], second)
 
-    def lower(self, special: Iterable[str]) -> "Texts":
-        """Return the texts in lower case, except for special tokens."""
-        kept = re.compile("|".join([f"({re.escape(token)})" for token in special] or ["(?!)"]))
-
-        def lowered(text: str) -> str:
-            """Return a text in lower case, each character alone, as tokenizers do."""
-            ends = [(0, 0), *(found.span() for found in kept.finditer(text)), (len(text),) * 2]
-            return "".join(
-                text[start:stop] + text[stop:following].replace("Σ", "σ").lower()
-                for (start, stop), (following, _) in pairwise(ends)
-            )
-
-        first, second = self.first, self.second
-        return Texts([*map(lowered, first)], None if second is None else [*map(lowered, second)])
-
 
 def as_texts(X: Any) -> Texts:
     """Read texts or pairs of texts from a container.
@@ -80,15 +63,12 @@ def as_texts(X: Any) -> Texts:
     rows = _rows(X)
     if not rows:
         raise ValueError("X has no texts; pass at least one")
-    if isinstance(rows[0], str):
-        if set(map(type, rows)) != {str}:
-            context = ", while X[0] is a text"
-            rows = [_text(row, f"X[{i}]", context) for i, row in enumerate(rows)]
-        _check_unicode(rows)
-        return Texts(rows)
-    if not _is_pair(rows[0]):
-        raise TypeError(_type_message(rows[0], "X[0]"))
-    return _pairs(rows)
+    if isinstance(rows[0], str) or not _is_pair(rows[0]):
+        return Texts([_text(row, i) for i, row in enumerate(rows)])
+    if wrong := [i for i, row in enumerate(rows) if not _is_pair(row) or len(row) != 2]:
+        raise TypeError(_type_message(rows[wrong[0]], f"X[{wrong[0]}]"))
+    first, second = ([_text(row[k], i, f"[{k}]") for i, row in enumerate(rows)] for k in (0, 1))
+    return Texts(first, second)
 
 
 def _rows(X: Any) -> list[Any]:
@@ -100,23 +80,18 @@ def _rows(X: Any) -> list[Any]:
     if is_table(X):
         return _table_rows(X)
     if hasattr(X, "column_name") and hasattr(X, "__len__"):  # a column of a datasets.Dataset
-        return _rows(X[:])
-    shape = getattr(X, "shape", None)
-    if shape is not None and not (len(shape) == 1 or (len(shape) == 2 and shape[1] in (1, 2))):
-        raise TypeError(f"X is a {type(X).__name__} of shape {tuple(shape)}; {_ACCEPTED}")
-    if shape is not None and len(shape) == 2 and shape[1] == 1:
-        X = X.reshape(-1)
-    if hasattr(X, "dask") or not hasattr(X, "__len__"):  # streams and lazy containers
-        way_out = "pass list(X)" if isinstance(X, Iterator) else _ACCEPTED
-        if hasattr(X, "dask"):
-            way_out = "pass X.compute(), or a list of the texts of each partition"
-        raise TypeError(f"X is a {type(X).__name__}; {way_out}")
-    for method in ("tolist", "to_list", "to_pylist"):
-        if hasattr(X, method):
-            return getattr(X, method)()
-    if isinstance(X, Sequence):
-        return list(X)
-    raise TypeError(f"X is a {type(X).__name__}; {_ACCEPTED}")
+        X = X[:]
+    shape, kind = getattr(X, "shape", None), type(X).__name__
+    if shape is not None and not (len(shape) == 1 or shape[1:] in ((1,), (2,))):
+        raise TypeError(f"X is a {kind} of shape {tuple(shape)}; {_ACCEPTED}")
+    if hasattr(X, "__len__") and not hasattr(X, "dask"):  # no streams and lazy containers
+        X = X.reshape(-1) if shape is not None and shape[1:] == (1,) else X
+        for method in ("tolist", "to_list", "to_pylist"):
+            if hasattr(X, method):
+                return getattr(X, method)()
+        if isinstance(X, Sequence):
+            return list(X)
+    raise TypeError(f"X is a {kind}; {_ACCEPTED}")
 
 
 def _table_rows(X: Any) -> list[Any]:
@@ -132,53 +107,30 @@ def _table_rows(X: Any) -> list[Any]:
     return rows[0] if len(names) == 1 else list(zip(*rows, strict=True))
 
 
-def _pairs(rows: list[Any]) -> Texts:
-    """Check that all rows are pairs of texts."""
-    first, second = [], []
-    for i, row in enumerate(rows):
-        if not _is_pair(row):
-            raise TypeError(_type_message(row, f"X[{i}]", ", while X[0] is a pair"))
-        if len(row) != 2:
-            raise TypeError(f"X[{i}] has {len(row)} elements; a pair of texts has 2")
-        first.append(_text(row[0], f"X[{i}][0]"))
-        second.append(_text(row[1], f"X[{i}][1]"))
-    _check_unicode(first, "[0]")
-    _check_unicode(second, "[1]")
-    return Texts(first, second)
-
-
-def _check_unicode(texts: list[str], place: str = "") -> None:
-    """Raise ValueError for a lone surrogate, which no tokenizer accepts."""
-    for i, text in enumerate(texts):
-        if text.isascii():
-            continue
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"X[{i}]{place} holds {text[error.start]!r} at position {error.start}, which is "
-                "half of a surrogate pair; texts must be valid Unicode; join the halves, and "
-                "replace lone ones by U+FFFD, with "
-                "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')"
-            ) from error
-
-
 def _is_pair(row: Any) -> bool:
     """Return whether a row is a sequence, as a pair is, whatever its length."""
     return isinstance(row, tuple | list) or (isinstance(row, np.ndarray) and row.ndim == 1)
 
 
-def _text(value: Any, where: str, context: str = "") -> str:
-    """Return a text as str; raise TypeError for another type."""
+def _text(value: Any, row: int, side: str = "") -> str:
+    """Return a text as str; raise for another type, and for half of a surrogate pair."""
     if not isinstance(value, str):
-        raise TypeError(_type_message(value, where, context))
+        raise TypeError(_type_message(value, f"X[{row}]{side}"))
+    try:
+        if not value.isascii():
+            value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"X[{row}]{side} holds {value[error.start]!r} at position {error.start}, which is half "
+            "of a surrogate pair and no valid Unicode; replace it with "
+            "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')"
+        ) from error
     return str(value)
 
 
-def _type_message(value: Any, where: str, context: str = "") -> str:
-    """Return the message for a value that is not a text."""
-    if _is_pair(value):
-        return f"{where} is a {type(value).__name__} of {len(value)}{context}; {_ACCEPTED}"
+def _type_message(value: Any, where: str) -> str:
+    """Return the message for a value that is not a text or a pair."""
     if is_missing(value):
         return f"{where} is {value}, a missing text; drop it or replace it by ''"
-    return f"{where} is a {type(value).__name__} ({shown(value)}){context}; {_ACCEPTED}"
+    what = f" of {len(value)}" if _is_pair(value) else f" ({shown(value)})"
+    return f"{where} is a {type(value).__name__}{what}; {_ACCEPTED}"

@@ -2,10 +2,11 @@
 
 import os
 import pickle
-from functools import cache as once
+from collections.abc import Callable
+from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -23,9 +24,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.messages import shows_progress
 from isoadapt._utils.state import own_state
-from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
+from isoadapt.encoders._cache import EmbeddingCache, Request, as_cache
 from isoadapt.encoders._folder import checkpoint_folder
 from isoadapt.encoders._identity import Identity, vectors_identity
+from isoadapt.encoders._library import open_library
 from isoadapt.encoders._models import DTYPES, checked_live, stored_backbone
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
@@ -62,8 +64,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         and the maximum over the hidden states of all tokens. "auto" is "head_input" if the
         checkpoint has a classifier head. Otherwise, "auto" follows the sentence-transformers files
         or modules of the checkpoint: Transformer and Pooling, then Normalize, Dense, LayerNorm and
-        Dropout, the length and `truncate_dim`. Other modules, and settings that could change the
-        vectors, raise an error. If there are no such files, "auto" is "mean".
+        Dropout, the length and `truncate_dim`. A model with other modules or settings is computed
+        by sentence-transformers itself, ``pip install "isoadapt[st]"``. If there are no such files,
+        "auto" is "mean".
 
         A list of pairs (pooling, layer), such as ``[("head_input", -1), ("mean", 2)]``, gives
         several poolings side by side from one pass; "head_input" can only be the first. "readout"
@@ -219,18 +222,17 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         self._validate_params()
         texts, inverse = as_texts(X).unique()
-        opened = once(self.open)  # called only if needed, and once
         hidden = not shows_progress(self.verbose)
         with tqdm(total=len(texts), unit=" texts", desc="Encoding", disable=hidden) as bar:
 
-            def encode(part: Texts) -> NDArray[np.float32]:
-                return opened().encode(part, bar.update)
+            def opened() -> Callable[[Texts], NDArray[np.float32]]:
+                return partial(self.open().encode, progress=bar.update)
 
             if self.cache is None:
-                vectors = encode(texts)
+                vectors = opened()(texts)
             else:
                 cache = as_cache(self.cache)
-                vectors = cache._embed(texts, self.identity, encode, bar.update)
+                vectors = Request(cache, texts, self.identity, opened, bar.update).vectors()
         return vectors[inverse]
 
     @own_state()
@@ -241,9 +243,15 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         -------
         Opened
             The loaded model with its tokenizer, pooling, width, maximum length and head. It does
-            not follow later changes of the parameters.
+            not follow later changes of the parameters. If only sentence-transformers can compute
+            the model, it has no parts such as a tokenizer, and raises ValueError for them.
         """
         self._validate_params()
+        names = ("layer", "max_length", "device", "dtype", "revision", "trust_remote_code")
+        settings = {name: getattr(self, name) for name in names}
+        library = open_library(self._location(), **settings) if self.pooling == "auto" else None
+        if library is not None:
+            return cast(Opened, library)  # which has its methods, and refuses the rest
         backbone = (
             stored_backbone(
                 self._location(),
@@ -294,15 +302,6 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             The head in float64; None if the first columns of the vectors are not its input.
         """
         return self.open().head(y)
-
-    def _backbone(self) -> Any:
-        return self.open().backbone
-
-    def _pooling(self, backbone: Any) -> Any:
-        return self.open().pooling
-
-    def _length(self, texts: Any, backbone: Any, pooling: Any) -> Any:
-        return self.open().length(texts.second is not None)
 
     def _location(self) -> Any:
         """Return the folder that `fit` noted, if it exists and `model` is the same, or `model`."""

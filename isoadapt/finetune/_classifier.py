@@ -18,6 +18,7 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import reason, shows_progress
+from isoadapt._utils.state import own_state
 from isoadapt.encoders._backbone import position_limit
 from isoadapt.encoders._folder import (
     check_files,
@@ -55,6 +56,7 @@ from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns
     },
     prefer_skip_nested_validation=True,
 )
+@own_state()
 def finetune_text_classifier(
     model: str | os.PathLike[str],
     texts: Any,
@@ -148,8 +150,8 @@ def finetune_text_classifier(
         Seed of the new head, the order of the texts and dropout. On a CPU, the same seed and
         number of threads give the same checkpoint. Global random generators are not changed.
     overwrite : bool, default=False
-        Whether to replace a checkpoint in `output_folder` that was written by isoadapt or
-        ``save_pretrained``. A folder that holds any other file or folder is never replaced.
+        Whether to replace a checkpoint in `output_folder` that isoadapt wrote. A folder that
+        holds any other file or folder is never replaced.
     verbose : int, default=0
         Above 0, show a progress bar if the standard error stream is a terminal.
 

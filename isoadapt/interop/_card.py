@@ -1,4 +1,4 @@
-"""Model cards, in Markdown: of saved adapters, and of folders for sentence-transformers."""
+"""Model cards of saved adapters and exported folders, whose text is in the folder ``cards``."""
 
 import json
 import os
@@ -6,66 +6,151 @@ import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from numbers import Real
 from pathlib import Path
+from string import Template
 from typing import Any
 
-from isoadapt.encoders._identity import VectorSource, recorded_pooling
 from isoadapt.heads import LinearHead
-from isoadapt.interop._differences import Check
 from isoadapt.interop._pipeline import Parts
+from isoadapt.interop._reference import Check, Reference
 from isoadapt.interop._sentence_files import Module
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")
+_TEMPLATES = Path(__file__).parent / "cards"
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _PACKAGES = ("isoadapt", "numpy", "scikit-learn", "torch")
-_EXPECTATION = """\
-## What to expect
-
-For similarity, {} is usually the better choice where it is available. Measure on texts of your own.
-
-The vectors are those of single texts. A classifier of pairs of texts shares no vector between both
-uses: its predictions need the pair, similarity needs each text alone."""
 
 
-def model_card(parts: Parts, origin: Mapping[str, Any], source: VectorSource | None = None) -> str:
-    """Describe a fitted adapter in Markdown, with the front matter of Hugging Face model cards.
-
-    `origin` has the keys "base_model", "data" and "metrics". `source` identifies the vectors that
-    the adapter was fitted to, if they are known.
-    """
-    base = origin["base_model"]
-    name = " + ".join(type(adapter).__name__ for _, adapter in parts.adapters)
-    kind = "An adapter" if len(parts.adapters) == 1 else "A pipeline of adapters"
-    width_out = parts.adapters[-1][1].map_.n_features_out
-    sections = [
-        _front_matter("isoadapt", ["isoadapt", "isotropy", "embeddings"], base),
-        f"# {name}" + (f" for {inline(short_name(base))}" if base else ""),
-        f"{kind} of isoadapt: it maps embeddings of width {parts.first().n_features_in_} to "
-        f"{width_out}. {_head(parts.last_head())}",
-        f"- Base model: {inline(base or 'not given')}{_vectors(source)}\n"
-        f"- Data: {_data(origin['data'])}",
-        _metrics(origin["metrics"]),
-        _loading(base, origin["data"], source, parts.encoder is not None),
-        "## Parameters\n\n" + "\n\n".join(_parameters(parts)),
-        "## Versions\n\n" + versions(),
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
-
-
-def short_name(base: str) -> str:
-    """Return a name on the Hub unchanged, and the last part of a path."""
-    return base if HUB_NAME.fullmatch(base) else Path(base).name
-
-
-def _front_matter(
-    library: str, tags: Sequence[str], base: str | None = None, task: str | None = None
+def model_card(
+    parts: Parts,
+    base: str | None,
+    data: str | Mapping[str, Any] | None,
+    metrics: Mapping[str, Any] | None,
+    reference: Reference | None,
 ) -> str:
-    """Return the front matter of Hugging Face model cards, with `base` if it is on the Hub."""
-    lines = [f"library_name: {library}", *([f"pipeline_tag: {task}"] if task else []), "tags:"]
-    lines += [f"- {tag}" for tag in tags]
-    if base and HUB_NAME.fullmatch(base) and not os.path.exists(base):
-        lines.append(f"base_model: {json.dumps(base)}")
-    return "\n".join(["---", *lines, "---"])
+    """Describe a fitted adapter; `reference` is that of its encoder, if it is known."""
+    settings = {} if reference is None else reference.settings
+    names = [name for name in ("pooling", "layer", "max_length") if name in settings]
+    vectors = ", ".join(f"{name}={settings[name]!r}" for name in names)
+    arguments = filter(None, [json.dumps(base or "path/to/the/base/model"), vectors])
+    encoding = f"TransformerEncoder({', '.join(arguments)}).transform(texts)"
+    return _filled(
+        "adapter.md",
+        base_model=_base_model(base),
+        title=_names(parts) + (f" for {_short(base)}" if base else ""),
+        kind="An adapter" if len(parts.adapters) == 1 else "A pipeline of adapters",
+        width_in=parts.first().n_features_in_,
+        width_out=parts.width_out,
+        head=_head(parts.last_head()),
+        base=_inline(base or "not given"),
+        vectors=vectors or "not recorded",
+        data=_data(data),
+        metrics=_metrics(metrics or {}),
+        rows=encoding if parts.encoder is None else "texts",
+        parameters="\n\n".join(_parameters(parts)),
+        versions=_versions(),
+    )
+
+
+def sentence_card(
+    parts: Parts,
+    model: str | os.PathLike[str],
+    name: str,
+    vectors: str,
+    reference: Reference,
+    modules: Sequence[Module],
+    check: Check,
+    classifier_kept: bool,
+) -> str:
+    """Describe a folder of this name for sentence-transformers, with its vectors in words."""
+    shown, classification = json.dumps(name), ""
+    effect = "The classifier is that of the base model, and its predictions are unchanged."
+    if not classifier_kept:
+        effect = (
+            "The classifier includes the adapter and the head that was fitted with it. Its "
+            "predictions may differ from those of the base model."
+        )
+    if "logits" in check.differences:
+        classification = _filled("classification.md", effect=effect, name=shown)
+    return _filled(
+        "sentence.md",
+        more_tags="- text-classification\n" if classification else "",
+        base_model=_base_model(os.fspath(model)),
+        base=_short(os.fspath(model)),
+        adapter=_names(parts),
+        width=parts.width_out,
+        vectors=vectors,
+        version=reference.version,
+        modules=" → ".join(["Transformer", *(module.kind for module in modules)]),
+        length=_length(reference),
+        name=shown,
+        classification=classification,
+        closing=_closing(parts, check, "both libraries' own loaders", "sentence-transformers"),
+    )
+
+
+def onnx_card(
+    parts: Parts,
+    name: str,
+    vectors: str,
+    reference: Reference,
+    outputs: str,
+    facts: Sequence[str],
+    check: Check,
+) -> str:
+    """Describe the folder of a graph `name`, with its vectors in words and facts for a server."""
+    return _filled(
+        "onnx.md",
+        adapter=_names(parts),
+        vectors=vectors,
+        version=reference.version,
+        outputs=outputs,
+        length=_length(reference),
+        facts="\n- ".join(facts),
+        name=json.dumps(name),
+        closing=_closing(parts, check, "onnxruntime and tokenizers", "onnxruntime"),
+    )
+
+
+def _filled(card: str, **values: Any) -> str:
+    """Fill a template; parts that are empty leave no gap."""
+    text = Template((_TEMPLATES / card).read_text("utf-8")).substitute(values)
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def _closing(parts: Parts, check: Check, loaders: str, package: str) -> str:
+    """Return the last sections: what was compared, what to expect, and versions."""
+    teacher = parts.first()._needs_teacher
+    return _filled(
+        "closing.md",
+        loaders=loaders,
+        n_texts=check.n_texts,
+        differences=check,
+        limit=f"{check.limit:.1e}",
+        more=" The folder differs by more, without an effect on them." if check.exceeds else "",
+        before="the teacher" if teacher else "the encoder before fine-tuning",
+        versions=_versions(package, "transformers"),
+    )
+
+
+def _names(parts: Parts) -> str:
+    return " + ".join(type(adapter).__name__ for _, adapter in parts.adapters)
+
+
+def _length(reference: Reference) -> str:
+    length = reference.settings["max_length"]
+    return "no limit" if length is None else f"{length} tokens"
+
+
+def _short(base: str) -> str:
+    """Return a name on the Hub unchanged, and the last part of a path."""
+    return _inline(base if _HUB_NAME.fullmatch(base) else Path(base).name)
+
+
+def _base_model(base: str | None) -> str:
+    """Return the line of the front matter that names a base model, if it is on the Hub."""
+    named = base and _HUB_NAME.fullmatch(base) and not os.path.exists(base)
+    return f"base_model: {json.dumps(base)}\n" if named else ""
 
 
 def _head(head: LinearHead | None) -> str:
@@ -74,7 +159,7 @@ def _head(head: LinearHead | None) -> str:
         return "It has no head of its own."
     if head.classes_ is None:
         return f"Its linear head predicts {len(head.coef_)} number(s)."
-    classes = ", ".join(inline(label) for label in head.classes_[:20].tolist())
+    classes = ", ".join(_inline(label) for label in head.classes_[:20].tolist())
     if head.multi_label_:
         return f"Its head is a multi-label classifier with {len(head.coef_)} labels: {classes}."
     return f"Its linear head has {len(head.classes_)} classes: {classes}."
@@ -82,174 +167,39 @@ def _head(head: LinearHead | None) -> str:
 
 def _data(data: Any) -> str:
     if isinstance(data, Mapping):
-        return ", ".join(f"{inline(name)} {inline(value)}" for name, value in data.items())
-    return inline(data or "not given")
+        return ", ".join(f"{_inline(name)} {_inline(value)}" for name, value in data.items())
+    return _inline(data or "not given")
 
 
-def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
+def _metrics(metrics: Mapping[str, Any]) -> str:
+    """Return a table of the numbers in some columns, which are dicts or reports."""
     if not metrics:
         return ""
-    names = dict.fromkeys(name for column in metrics.values() for name in column)
+    columns = [each.to_dict() if hasattr(each, "to_dict") else each for each in metrics.values()]
     rows = [["", *metrics], ["---"] * (len(metrics) + 1)]
-    for name in names:
-        figures = [column.get(name) for column in metrics.values()]
-        rows.append([name, *("" if x is None else f"{x:.4g}" for x in figures)])
-    lines = [f"| {' | '.join(map(inline, row))} |" for row in rows]
+    for name in dict.fromkeys(name for column in columns for name in column):
+        values = [column.get(name) for column in columns]
+        if all(isinstance(value, Real | None) for value in values):
+            rows.append([name, *("" if value is None else f"{value:.4g}" for value in values)])
+    lines = [f"| {' | '.join(map(_inline, row))} |" for row in rows]
     return "## Metrics\n\n" + "\n".join(lines)
-
-
-def _vectors(source: VectorSource | None) -> str:
-    if source is None:
-        return ""
-    return f"\n- Vectors: {source.kind or 'kind not given'}; checkpoint {source.checkpoint[:12]}"
-
-
-def _loading(base: str | None, data: Any, source: VectorSource | None, encodes: bool) -> str:
-    encoder = json.dumps(base) if base else '"path/to/the/base/model"'
-    length = data.get("max_length") if isinstance(data, Mapping) else None
-    settings = "" if length is None else f", max_length={length}"
-    kind = None if source is None else source.kind
-    if _ARGUMENTS.fullmatch(kind or ""):
-        settings = f", {kind}{settings}"
-    elif recorded_pooling(kind) != "auto":
-        settings = f", pooling={recorded_pooling(kind)}{settings}"
-    code = f"""\
-from isoadapt import TransformerEncoder
-from isoadapt.interop import load_adapter
-
-adapter = load_adapter("path/to/this/folder")
-embeddings = TransformerEncoder({encoder}{settings}).transform(texts)
-adapted = adapter.transform(embeddings)"""
-    if encodes:
-        code = """\
-from isoadapt.interop import load_adapter
-
-adapted = load_adapter("path/to/this/folder").transform(texts)"""
-    return f"## How to load it\n\n```python\n{code}\n```"
 
 
 def _parameters(parts: Parts) -> Iterator[str]:
     """List the parameters of each adapter, under its name where there are several."""
     for name, adapter in parts.adapters:
         values = adapter.get_params(deep=False)
-        lines = [f"- {key}: {inline(repr(value))}" for key, value in values.items()]
-        title = [f"{inline(name)}:", ""] if len(parts.adapters) > 1 else []
+        lines = [f"- {key}: {_inline(repr(value))}" for key, value in values.items()]
+        title = [f"{_inline(name)}:", ""] if len(parts.adapters) > 1 else []
         yield "\n".join([*title, *lines])
 
 
-def versions(*more: str) -> str:
+def _versions(*more: str) -> str:
     """List the versions of Python, of the packages used, and of some more."""
     packages = [f"- {name} {version(name)}" for name in (*_PACKAGES, *more)]
     return "\n".join([f"- Python {platform.python_version()}", *packages])
 
 
-def inline(value: Any) -> str:
+def _inline(value: Any) -> str:
     """Convert a value to text on one line that does not break a Markdown table."""
     return " ".join(str(value).split()).replace("|", "\\|")
-
-
-def sentence_card(
-    parts: Parts,
-    model: str | os.PathLike[str],
-    name: str,
-    vectors: str,
-    modules: Sequence[Module],
-    max_length: int | None,
-    check: Check,
-    classifier_kept: bool,
-) -> str:
-    """Describe a written folder of this name, with its vectors in words and the check's figures."""
-    base = os.fspath(model)
-    adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
-    width = parts.adapters[-1][1].map_.n_features_out
-    classifies = "logits" in check.differences
-    chain = " → ".join(["Transformer", *(module.kind for module in modules)])
-    tags = ["sentence-transformers", "sentence-similarity", "isoadapt"]
-    tags += ["text-classification"] * classifies
-    sections = [
-        _front_matter("sentence-transformers", tags, base, "sentence-similarity"),
-        f"# {inline(short_name(base))} with {adapter}",
-        f"A model of sentence-transformers whose vectors of width {width} were adapted by "
-        f"isoadapt's {adapter}. It needs no isoadapt.",
-        f"- Base model: {inline(short_name(base))}\n"
-        f"- Vectors before the adapter: {vectors}\n"
-        f"- Modules: {chain}\n"
-        f"- Maximum length: {'no limit' if max_length is None else f'{max_length} tokens'}",
-        f"## Vectors\n\n```python\n{_encoding(name)}\n```",
-        _classification(name, classifier_kept) if classifies else "",
-        *_closing(parts, check, "both libraries' own loaders", "sentence-transformers"),
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
-
-
-def _closing(parts: Parts, check: Check, loaders: str, package: str) -> Iterator[str]:
-    """Yield the last sections: what was compared, what to expect, and versions."""
-    yield (
-        f"## Check\n\nBefore the folder was written, it was loaded with {loaders}, and "
-        f"{check.n_texts} texts were compared with encoder and adapter in isoadapt. "
-        f"{check.sentence()} `isoadapt check` repeats this."
-    )
-    before = "the teacher" if parts.first()._needs_teacher else "the encoder before fine-tuning"
-    yield _EXPECTATION.format(before)
-    yield "## Versions\n\n" + versions(package, "transformers")
-
-
-def _encoding(name: str) -> str:
-    return f"""\
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer({json.dumps(name)})  # the path of this folder
-vectors = model.encode(["The cat sat on the mat.", "A cat was sitting on a rug."])
-print(model.similarity(vectors, vectors))"""
-
-
-def _classification(name: str, kept: bool) -> str:
-    effect = "The classifier is that of the base model, and its predictions are unchanged."
-    if not kept:
-        effect = (
-            "The classifier includes the adapter and the head that was fitted with it. Its "
-            "predictions may differ from those of the base model."
-        )
-    return f"## Classification\n\n{effect}\n\n```python\n{_labels(name)}\n```"
-
-
-def _labels(name: str) -> str:
-    return f"""\
-from transformers import pipeline
-
-classify = pipeline("text-classification", {json.dumps(name)})  # the path of this folder
-print(classify("The cat sat on the mat.", truncation=True))"""
-
-
-def onnx_card(parts: Parts, name: str, vectors: str, facts: Sequence[str], check: Check) -> str:
-    """Describe the folder of a graph `name`, with its vectors in words and facts for a server."""
-    adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
-    sections = [
-        _front_matter("onnx", ["onnx", "isoadapt"]),
-        f"# An encoder and its {adapter} as one ONNX graph",
-        "It needs onnxruntime and tokenizers, but neither torch nor isoadapt.",
-        "\n".join(f"- {fact}" for fact in (f"Vectors before the adapter: {vectors}", *facts)),
-        f"## Use\n\n```python\n{_onnx_code(name)}\n```",
-        *_closing(parts, check, "onnxruntime and tokenizers", "onnxruntime"),
-    ]
-    return "\n\n".join(sections) + "\n"
-
-
-def _onnx_code(name: str) -> str:
-    return f"""\
-import numpy as np
-from onnxruntime import InferenceSession
-from tokenizers import Tokenizer
-
-tokenizer = Tokenizer.from_file("tokenizer.json")  # in this folder
-session = InferenceSession({json.dumps(name)})
-rows = tokenizer.encode_batch(["The cat sat on the mat."])
-tokens = {{
-    "input_ids": [row.ids for row in rows],
-    "attention_mask": [row.attention_mask for row in rows],
-    "token_type_ids": [row.type_ids for row in rows],
-}}
-inputs = {{each.name: np.array(tokens[each.name], np.int64) for each in session.get_inputs()}}
-names = [each.name for each in session.get_outputs()]
-for name, values in zip(names, session.run(None, inputs)):
-    print(name, values.shape)"""

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from isoadapt._utils.imports import import_optional
-from isoadapt.adapters._maps import compose
-from isoadapt.interop._merge import affine
+from isoadapt._utils.state import own_state
 from isoadapt.interop._pipeline import take_apart
 
 
+@own_state()
 def to_faiss(adapter: Any) -> Any:
     """Convert an affine adapter to a FAISS transform.
 
@@ -44,7 +44,7 @@ def to_faiss(adapter: Any) -> Any:
     >>> index = faiss.IndexPreTransform(to_faiss(adapter), faiss.IndexFlatIP(384))  # doctest: +SKIP
     """
     faiss = import_optional("faiss", feature="to_faiss", extra="search")
-    map_ = compose(affine(step) for _, step in take_apart(adapter).adapters)
+    map_ = take_apart(adapter).affine()
     transform = faiss.LinearTransform(map_.matrix.shape[1], map_.n_features_out, True)
     for values, target in ((map_.matrix, transform.A), (map_.offset, transform.b)):
         faiss.copy_array_to_vector(np.ravel(values).astype(np.float32), target)

@@ -1,37 +1,45 @@
-"""Saving and loading of adapters as folders with a configuration, arrays and a model card."""
+"""Saving and loading of adapters as folders with a file of skops and a model card."""
 
-import hashlib
-import json
+import copy
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
-from safetensors.numpy import load, save
+import numpy as np
+from sklearn.pipeline import Pipeline
 
-import isoadapt
 from isoadapt._utils.files import ADAPTER, atomic_folder, check_output_folder
 from isoadapt._utils.messages import reason
-from isoadapt.adapters._base import BaseAdapter
+from isoadapt._utils.state import own_state
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._identity import VectorSource, vector_source
+from isoadapt.encoders._library import LibraryEncoder
 from isoadapt.interop._card import model_card
-from isoadapt.interop._pipeline import SOURCE, Tensors, decode, encode, pack, take_apart, unpack
+from isoadapt.interop._pipeline import RECORD, Parts, take_apart
+from isoadapt.interop._reference import (
+    REFERENCE,
+    encoder_reference,
+    read_reference,
+    write_reference,
+)
 
-CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
+FILE, CARD = "adapter.skops", "README.md"
 
-_FORMAT = "isoadapt adapter"
-_KEYS = {"base_model", "data", "metrics"}
-_KEYS |= {"format", "format_version", "isoadapt_version", "tensors", "sha256"}
-_VERSIONS = {1: {"class", "parameters", "state"}, 2: {"steps"}}  # keys of adapters and pipelines
-_VECTORS = "vectors"  # key that is present only if the source of the vectors is known
+# Packages of which skops may create objects: they hold arrays and compute, and touch no files.
+_TRUSTED = ("isoadapt.adapters.", "isoadapt.geometry.", "isoadapt.heads.", "isoadapt.losses.")
+# The parameters that determine vectors. Neither trust_remote_code nor cache is read from a file.
+_ENCODER = ("model", "pooling", "layer", "max_length", "dtype", "revision")
+# Attributes that are not saved: the reference has a file of its own, the others are settings.
+_LEFT_OUT = (RECORD, "_sklearn_output_config", "_metadata_request")
+_PROBE = 3  # number of random rows that a map is tested on
 
 
 class AdapterFolderError(ValueError):
-    """Raised if an adapter folder is damaged, incomplete or has an unknown format."""
+    """Raised if an adapter folder is damaged or incomplete, or holds what is no adapter."""
 
 
+@own_state()
 def save_adapter(
     adapter: Any,
     folder: str | os.PathLike[str],
@@ -43,11 +51,11 @@ def save_adapter(
 ) -> Path:
     """Save a fitted adapter as a folder that can be shared and contains no code and no pickle.
 
-    The folder holds ``config.json`` (class, parameters and fitted state), ``adapter.safetensors``
-    (the arrays), ``README.md`` (a model card) and ``isoadapt.txt`` (the list of these files, by
-    which `overwrite` knows them). The first two are protected by checksums. Saving the same adapter
-    twice gives identical bytes. The folder appears only when it is complete. After an error or an
-    interrupt, the previous content is unchanged.
+    The folder holds ``adapter.skops`` (parameters and fitted state, in the format of skops),
+    ``README.md`` (a model card), ``reference.json`` (what the encoder gives for a few texts, if it
+    is known) and ``isoadapt.txt`` (the list of these files, by which `overwrite` knows them). The
+    folder appears only when it is complete. After an error or an interrupt, the previous content is
+    unchanged.
 
     Parameters
     ----------
@@ -56,21 +64,19 @@ def save_adapter(
         :class:`~isoadapt.AdaptedEncoder`. A pipeline may begin with a
         :class:`~isoadapt.TransformerEncoder` and end with a linear model. Of an encoder, the
         folder holds the name of its checkpoint and the parameters that determine its vectors, but
-        not the weights. If the ``head`` of an adapter is a frozen estimator, that is saved as a
-        LinearHead. If its ``head`` is unfitted, the head that was fitted is saved. A linear model
-        that ends a pipeline is saved as a LinearHead too: its predictions stay, but its
-        probabilities become the softmax of its decision values, which differs for one-vs-rest
-        models of three or more classes. Settings of ``set_output`` and ``set_fit_request`` are not
-        saved.
+        not the weights. A linear model that ends a pipeline is saved as a LinearHead: its
+        predictions stay, but its probabilities become the softmax of its decision values, which
+        differs for one-vs-rest models of three or more classes. Settings of ``set_output`` and
+        ``set_fit_request`` are not saved.
     folder : str or path-like
         The folder to write.
     base_model : str, path-like or TransformerEncoder, default=None
         The encoder whose embeddings the adapter was fitted to, or the name or folder of its
-        checkpoint. For an encoder, the folder records the checkpoint (a digest of its weights and
-        tokenizer) and the kind of vectors (pooling and layer). For a local checkpoint, it records
-        the digest only. :func:`merge_into_checkpoint` and ``isoadapt transform`` then raise for
-        other checkpoints or vectors. None: the encoder that a pipeline begins with, or the record
-        of an adapter that was loaded.
+        checkpoint. For an encoder, the folder records its vectors of a few texts, pooling, layer
+        and maximum length. :func:`merge_into_checkpoint`, :func:`to_sentence_transformer`,
+        :func:`export_onnx` and ``isoadapt transform`` then raise for encoders that give other
+        vectors. None: the encoder that a pipeline begins with, or the record of an adapter that
+        was loaded.
     data : str or dict, default=None
         Description of the data that the adapter was fitted to, for the model card: a text, or a
         dict from names to numbers or strings.
@@ -91,13 +97,13 @@ def save_adapter(
     NotFittedError
         If the adapter is not fitted.
     TypeError
-        If `adapter` or a step of it is not an adapter of isoadapt, if its encoder holds a model in
-        memory, if the type of `base_model` is not supported, or if a parameter cannot be saved,
-        such as a callable or a random number generator.
+        If `adapter` or a step of it is not an adapter, if its encoder holds a model in memory, if
+        the type of `base_model` is not supported, or if a parameter or attribute is of a type that
+        neither isoadapt nor scikit-learn defines, such as a function.
     ValueError
-        If the fitted state does not match the parameters because these were changed after
-        ``fit``, if the parameters of `base_model` do not fit its checkpoint, or if `base_model` is
-        given for a pipeline that begins with an encoder.
+        If the steps of a pipeline do not fit together or its maps give numbers that are not finite,
+        if the parameters of `base_model` do not fit its checkpoint, or if `base_model` is given for
+        a pipeline that begins with an encoder.
     FileExistsError
         If `folder` holds files and `overwrite` is false, or if it holds files that may not be
         replaced.
@@ -120,6 +126,8 @@ def save_adapter(
     >>> bool((loaded.transform(X) == adapter.transform(X)).all())
     True
     """
+    from skops.io import dumps
+
     parts = take_apart(adapter)
     if parts.encoder is not None:
         if base_model is not None:
@@ -128,33 +136,31 @@ def save_adapter(
                 "which is recorded: leave base_model out"
             )
         base_model = parts.encoder[1]
-    tensors: Tensors = {}
-    packed = pack(adapter, tensors)
-    version = next(number for number, keys in _VERSIONS.items() if keys == set(packed))
-    config: dict[str, Any] = {"format": _FORMAT, "format_version": version}
-    config |= {"isoadapt_version": isoadapt.__version__, **packed}
-    config |= _provenance(_name(base_model), data, metrics)
-    source = _source(parts.first(), base_model)
-    if source is not None:
-        config[_VECTORS] = source._asdict()
-    blob = save(tensors)
-    config["tensors"] = {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}
-    config["sha256"] = checksum(config)
-    text = json.dumps(config, indent=2, allow_nan=False) + "\n"
-    unpack(config, load(blob))  # raises if the folder could not be loaded again
+    name, reference = _name(base_model), parts.recorded
+    steps = [(name, _portable(step)) for name, step in parts.steps()]
+    blob = dumps({"steps": steps, "base_model": name})
+    _load(blob)  # raises if the folder could not be loaded again
+    if isinstance(base_model, TransformerEncoder):
+        reference = None
+        if not isinstance(base_model.open(), LibraryEncoder):  # without tokens
+            reference = encoder_reference(base_model)
+            reference = reference._replace(settings={"model": name, **reference.settings})
     target = check_output_folder(folder, overwrite, content=ADAPTER, name="folder")
     with atomic_folder(target, overwrite, ADAPTER) as written:
-        (written / CONFIG).write_text(text, "utf-8")
-        (written / TENSORS).write_bytes(blob)
-        (written / CARD).write_text(model_card(parts, provenance(config), source), "utf-8")
+        (written / FILE).write_bytes(blob)
+        (written / CARD).write_text(model_card(parts, name, data, metrics, reference), "utf-8")
+        if reference is not None:
+            write_reference(written, reference)
     return target
 
 
+@own_state()
 def load_adapter(folder: str | os.PathLike[str]) -> Any:
     """Load an adapter that :func:`save_adapter` saved.
 
-    Loading runs no code from the folder and reads no files outside it; links raise an error. The
-    checksums, names and parameters are checked.
+    Loading runs no code from the folder and reads no files outside it; links raise an error. Only
+    classes of isoadapt's adapters, heads and losses are created, and those of scikit-learn that
+    skops trusts. Parameters and maps are checked.
 
     Parameters
     ----------
@@ -166,8 +172,8 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     adapter or Pipeline
         The fitted adapter. Its outputs and predictions are bitwise identical to those of the
         adapter that was saved, except those of a linear model that ended a pipeline, see
-        :func:`save_adapter`. A pipeline or AdaptedEncoder is loaded as a Pipeline. Its encoder
-        loads the checkpoint on first use, by the name that was saved.
+        :func:`save_adapter`. Several steps, also those of an AdaptedEncoder, are loaded as a
+        Pipeline. Its encoder loads the checkpoint on first use, by the name that was saved.
 
     Raises
     ------
@@ -181,56 +187,105 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     >>> from isoadapt.interop import load_adapter
     >>> load_adapter("path/to/adapter").transform(embeddings)  # doctest: +SKIP
     """
-    config = read_config(folder)
-    path = Path(folder).expanduser() / TENSORS
-    blob = _read(path)
-    with _folder_errors(path):
-        if hashlib.sha256(blob).hexdigest() != config["tensors"]["sha256"]:
-            raise ValueError("it is not the file that was saved")
-    with _folder_errors(Path(folder)):
-        adapter = unpack(config, load(blob))
-    if _VECTORS in config:
-        setattr(take_apart(adapter).first(), SOURCE, VectorSource(**config[_VECTORS]))
-    return adapter
+    return read_folder(folder)[0]
 
 
-def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read and check the configuration that :func:`save_adapter` wrote to a folder."""
-    if not Path(folder).expanduser().is_dir():
+def read_folder(folder: str | os.PathLike[str]) -> tuple[Any, str | None]:
+    """Return the adapter or pipeline of a folder, and the name of the base model."""
+    path = Path(folder).expanduser()
+    if not path.is_dir():
         raise FileNotFoundError(
             f"folder={str(folder)!r} is not a folder; pass one that save_adapter wrote"
         )
-    path = Path(folder).expanduser() / CONFIG
-    text = _read(path)
-    with _folder_errors(path):
-        config = json.loads(text)
-        if not isinstance(config, dict) or config.get("format") != _FORMAT:
-            raise ValueError(f"its format is not {_FORMAT!r}")
-        version = config.get("format_version")
-        if type(version) is not int or version not in _VERSIONS:
-            raise ValueError(
-                f"format_version={version!r}, but isoadapt {isoadapt.__version__} reads "
-                f"{', '.join(map(str, _VERSIONS))}: install the isoadapt that wrote it "
-                f"({config.get('isoadapt_version')!r})"
+    file = path / FILE
+    try:
+        if file.is_symlink() or not file.is_file():
+            raise ValueError(f"{FILE} is missing, a link or a folder")
+        model, base_model = _load(file.read_bytes())
+        if (path / REFERENCE).exists():
+            setattr(take_apart(model).first(), RECORD, read_reference(path))
+    except Exception as error:  # whatever a damaged file leads to
+        raise AdapterFolderError(
+            f"{path} does not hold a valid adapter ({reason(error)}): pass a folder that "
+            "save_adapter wrote, copy it again, or save the adapter again"
+        ) from error
+    return model, base_model
+
+
+def _portable(step: Any) -> Any:
+    """Return what is saved of a step: of an encoder, some of its parameters."""
+    if isinstance(step, TransformerEncoder):
+        if not isinstance(step.model, str | os.PathLike):
+            raise TypeError(
+                "the encoder of the pipeline holds a model in memory, which has no name to save: "
+                "pass the folder or name of a checkpoint to the encoder, or save the other steps, "
+                "pipeline[1:], with base_model=pipeline[0]"
             )
-        found = set(config) - {_VECTORS}
-        if found != _KEYS | _VERSIONS[version]:
-            wrong = sorted(found ^ (_KEYS | _VERSIONS[version]))
-            raise ValueError(f"keys are missing or unknown: {wrong}")
-        if config["sha256"] != checksum(config):
-            raise ValueError("its checksum is wrong: it was changed after it was saved")
-        provenance(config)
-        if _VECTORS in config and set(config[_VECTORS]) != set(VectorSource._fields):
-            raise ValueError(f"vectors={config[_VECTORS]!r} does not identify a source of vectors")
-    return config
+        values = {name: getattr(step, name) for name in _ENCODER}
+        return values | {"model": os.fspath(step._location())}
+    step = copy.copy(step)
+    for name in _LEFT_OUT:
+        vars(step).pop(name, None)
+    return step
 
 
-def provenance(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries "base_model", "data" and "metrics" of a configuration, decoded."""
-    found = {name: decode(config[name], name, {}) for name in ("base_model", "data", "metrics")}
-    if not isinstance(found["base_model"], str | None):
-        raise ValueError(f"base_model={found['base_model']!r} is not a string")
-    return found
+def _load(blob: bytes) -> tuple[Any, str | None]:
+    """Create the adapter or pipeline that the content of a file describes, and check it."""
+    from skops.io import get_untrusted_types, loads
+
+    names = get_untrusted_types(data=blob)
+    if foreign := [name for name in names if not _is_trusted(name)]:
+        raise TypeError(
+            "an adapter folder holds only adapters, numbers, strings, arrays and estimators of "
+            f"scikit-learn, but not {', '.join(foreign)}: set an integer as random_state, names as "
+            "scoring and device, and LinearHead.from_estimator(model) as head, or use joblib.dump"
+        )
+    content = loads(blob, trusted=names)
+    steps = [
+        (name, _encoder(step) if isinstance(step, dict) else step)
+        for name, step in content["steps"]
+    ]
+    model = steps[0][1] if len(steps) == 1 else Pipeline(steps)
+    _check(take_apart(model))
+    if not isinstance(content["base_model"], str | None):
+        raise ValueError(f"base_model={content['base_model']!r} is not a string")
+    return model, content["base_model"]
+
+
+def _is_trusted(name: str) -> bool:
+    """Return whether a name is that of a class which a trusted package defines."""
+    found = locate(name) if name.startswith(_TRUSTED) else None
+    return isinstance(found, type) and f"{found.__module__}.{found.__name__}" == name
+
+
+def _encoder(parameters: dict[str, Any]) -> TransformerEncoder:
+    if set(parameters) != set(_ENCODER) or not isinstance(parameters["model"], str):
+        raise ValueError(f"the encoder's parameters are {sorted(parameters)}")
+    encoder = TransformerEncoder(**parameters)
+    encoder._validate_params()
+    return encoder
+
+
+def _check(parts: Parts) -> None:
+    """Check parameters and widths, and test the maps on a few random rows."""
+    rows = np.random.default_rng(0).normal(size=(_PROBE, parts.first().n_features_in_))
+    for name, adapter in parts.adapters:
+        adapter._validate_params()
+        width, map_ = rows.shape[1], adapter.map_
+        if adapter.n_features_in_ != width:
+            raise ValueError(
+                f"{name} takes {adapter.n_features_in_} features, but receives {width}"
+            )
+        if adapter.head_ is not None:
+            adapter.head_.outputs(adapter.head_map_(rows))
+        with np.errstate(all="ignore"):
+            rows = map_(rows)
+        if rows.shape != (_PROBE, map_.n_features_out) or not np.isfinite(rows).all():
+            raise ValueError(
+                f"{name} does not map rows of width {width} to {map_.n_features_out} finite numbers"
+            )
+    if parts.head is not None:
+        parts.head[1].outputs(rows)
 
 
 def _name(base_model: str | os.PathLike[str] | TransformerEncoder | None) -> str | None:
@@ -243,80 +298,3 @@ def _name(base_model: str | os.PathLike[str] | TransformerEncoder | None) -> str
         )
     model = base_model.model if isinstance(base_model, TransformerEncoder) else base_model
     return os.fspath(model) if isinstance(model, str | os.PathLike) else None
-
-
-def _source(
-    adapter: BaseAdapter, base_model: str | os.PathLike[str] | TransformerEncoder | None
-) -> VectorSource | None:
-    """Return the source of the vectors that an adapter was fitted to, or None if unknown."""
-    if isinstance(base_model, TransformerEncoder):
-        return vector_source(base_model)
-    if hasattr(adapter, SOURCE) or base_model is None:
-        return getattr(adapter, SOURCE, None)
-    if not Path(base_model).expanduser().is_dir():
-        return None
-    try:
-        return vector_source(TransformerEncoder(base_model))._replace(kind=None)
-    except (OSError, ValueError):  # not a checkpoint; its name still appears in the card
-        return None
-
-
-def _provenance(
-    base_model: str | None,
-    data: str | Mapping[str, Any] | None,
-    metrics: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Encode the origin of an adapter for JSON; :func:`provenance` decodes it."""
-    values = {
-        "base_model": base_model,
-        "data": dict(data) if isinstance(data, Mapping) else data,
-        "metrics": {name: _figures(column) for name, column in (metrics or {}).items()},
-    }
-    arrays: Tensors = {}
-    encoded = {name: encode(value, name, arrays) for name, value in values.items()}
-    if arrays:
-        raise TypeError(f"{next(iter(arrays))} is an array; pass only numbers and strings")
-    return encoded
-
-
-def _figures(column: Any) -> dict[str, float]:
-    """Return the numbers in a dict or report as floats, without other values."""
-    items = column.to_dict() if hasattr(column, "to_dict") else column
-    return {name: float(value) for name, value in items.items() if _is_number(value)}
-
-
-def _is_number(value: Any) -> bool:
-    return hasattr(value, "__float__") and not getattr(value, "shape", ())
-
-
-def checksum(config: dict[str, Any]) -> str:
-    """Compute the SHA-256 of all other entries, independent of their order and of whitespace."""
-    rest = {key: value for key, value in config.items() if key != "sha256"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _read(path: Path) -> bytes:
-    """Read a regular file."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise AdapterFolderError(
-            f"{path} is a link or a folder, not a regular file; replace it by a copy of the file"
-        )
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise AdapterFolderError(
-            f"{path} is missing; pass a folder that save_adapter wrote, or copy it again"
-        ) from error
-
-
-@contextmanager
-def _folder_errors(path: Path) -> Iterator[None]:
-    """Turn every exception in the block into an AdapterFolderError that names the path."""
-    try:
-        yield
-    except Exception as error:
-        raise AdapterFolderError(
-            f"{path} does not hold a valid adapter ({reason(error)}); copy the folder again, or "
-            "save the adapter again with save_adapter"
-        ) from error

@@ -13,21 +13,26 @@ import torch
 
 from isoadapt._utils.files import CHECKPOINT, TOKENIZER_FILES, atomic_folder, check_output_folder
 from isoadapt._utils.messages import warn
+from isoadapt._utils.state import own_state
 from isoadapt.adapters import Affine
-from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
 from isoadapt.encoders._folder import tokenizer_folder, transformer_folder
-from isoadapt.encoders._identity import VectorSource, vector_source
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.heads import LinearHead
-from isoadapt.interop._loaders import CLASSIFIER, check_written, expect, own_length
-from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
+from isoadapt.interop._loaders import CLASSIFIER, check_written, own_length
+from isoadapt.interop._pipeline import Parts, affine, take_apart
+from isoadapt.interop._reference import (
+    SERVE,
+    Reference,
+    check_vectors,
+    encoder_reference,
+)
 from isoadapt.interop._sentence_files import write_modules
 
 _SENTENCE = re.compile(
@@ -35,9 +40,9 @@ _SENTENCE = re.compile(
     r"|\d+_\w+/(config\.json|model\.safetensors)"
 )
 _ROUNDING = 1e-8  # relative size up to which a bias counts as zero
-SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 
 
+@own_state()
 def merge_into_checkpoint(
     adapter: Any,
     model_folder: str | os.PathLike[str],
@@ -56,7 +61,8 @@ def merge_into_checkpoint(
 
     The adapter must have been fitted to the vectors that enter the last layer of the classifier
     of this checkpoint. This is checked for a pipeline that begins with an encoder, and for a
-    saved adapter that records its encoder. It cannot be checked for other adapters.
+    saved adapter that records its encoder, by their vectors of a few texts: a copy or a renamed
+    folder counts as the same checkpoint, and vectors of another data type pass.
 
     Parameters
     ----------
@@ -73,8 +79,8 @@ def merge_into_checkpoint(
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
     overwrite : bool, default=False
-        Whether to replace a checkpoint in `out_folder` that was written by isoadapt or
-        ``save_pretrained``. A folder that holds any other file or folder is never replaced.
+        Whether to replace a checkpoint in `out_folder` that isoadapt wrote. A folder that holds any
+        other file or folder is never replaced.
 
     Returns
     -------
@@ -103,11 +109,6 @@ def merge_into_checkpoint(
 
     Notes
     -----
-    A checkpoint is identified by the weights before its last layer and by its tokenizer, so that
-    a copy or a renamed folder counts as the same checkpoint. Vectors computed in float16 or
-    bfloat16, or by ONNX Runtime in float32, are accepted, since they differ only by rounding.
-    "int8" vectors are not accepted.
-
     The head of a decoder such as GPT-2 has no bias. Only adapters that do not need a bias can be
     merged into it, such as :class:`~isoadapt.LogitPreservingWhitening`.
 
@@ -123,7 +124,7 @@ def merge_into_checkpoint(
     """
     parts = take_apart(adapter)
     _refuse_readouts(parts)
-    map_, head = compose(affine(step) for _, step in parts.adapters), parts.last_head()
+    map_, head = parts.affine(), parts.last_head()
     source, target = check_folders(model_folder, out_folder, overwrite)
     if not holds_classifier(source):
         raise ValueError(
@@ -132,25 +133,28 @@ def merge_into_checkpoint(
             "writes the adapter behind an encoder without a classifier"
         )
     encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
-    own = read_head(encoder._backbone())
-    backbone = encoder._backbone()
-    head = reordered(own if head is None else head, own, backbone.model.config)
-    check_source(parts, map_, encoder)
+    model = encoder.open()
+    own = read_head(model.backbone)
+    tokenizer = model.backbone.tokenizer
+    head = reordered(own if head is None else head, own, model.backbone.model.config)
+    check_source(parts, encoder)
     check_width(map_, head)
-    network = with_head(backbone, head, map_)
+    network = with_head(model.backbone, head, map_)
     place = tokenizer_folder(source)
-    expected, inputs = expect(encoder, map_)
-    length, logits = own_length(backbone.tokenizer), head.outputs(map_(inputs))
-    n = len(inputs) - (length != expected.max_length)  # the longest is truncated differently
-    expected = expected._replace(texts=expected.texts[:n], logits=logits[:n], max_length=length)
-    merged = expected._replace(vectors=None, version=None, loaders=[CLASSIFIER], padded=False)
+    reference, length = encoder_reference(encoder), own_length(tokenizer)
+    # The longest text is truncated differently if the tokenizer has another length.
+    kept = slice(None) if length == model.length() else slice(-1)
+    logits = head.outputs(map_(reference.vectors))[kept]
+    merged = Reference(
+        reference.texts[kept], None, logits, reference.adapted(map_).limit, {"max_length": length}
+    )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
-        copy_files(place, written, backbone.tokenizer, sentence=True)
-        if place != source and encoder._pooling(backbone) != Pooling((HEAD_INPUT,)):
+        copy_files(place, written, tokenizer, sentence=True)
+        if place != source and model.pooling != Pooling((HEAD_INPUT,)):
             write_modules(written, [])  # with which a CrossEncoder reads its settings
             shutil.copyfile(source / MODEL_FILE, written / MODEL_FILE)
-        check_written(written, merged, strict=False)
+        check_written(written, merged._replace(loaders=[CLASSIFIER]), strict=False)
     return target
 
 
@@ -168,58 +172,38 @@ def check_folders(
     return source, check_output_folder(out_folder, overwrite, name="out_folder", model=source)
 
 
-def sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:
-    """Yield the sources of the first adapter's vectors, each with a description for messages."""
+def check_source(parts: Parts, encoder: TransformerEncoder) -> None:
+    """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
+    model, width = encoder.open(), parts.first().n_features_in_
+    folder = str(model.backbone.folder)
+    if width != model.width:
+        raise ValueError(
+            f"the adapter has n_features_in_={width}, but vectors of the checkpoint "
+            f"{folder!r} with pooling={encoder.pooling!r} have width {model.width}: fit it to "
+            f"vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or export a "
+            "pipeline that begins with the encoder that it was fitted with"
+        )
+    for reference, name in _sources(parts):
+        check_vectors(reference, name, encoder)
+
+
+def _sources(parts: Parts) -> Iterator[tuple[Reference, str]]:
+    """Yield references of the first adapter's vectors, each with a description for messages."""
     if parts.encoder is not None:
         encoder = parts.encoder[1]
         live = not isinstance(encoder.model, str | os.PathLike)
         shown = f"a live {type(encoder.model[0]).__name__}" if live else repr(str(encoder.model))
         try:
-            source = vector_source(encoder)
+            reference = encoder_reference(encoder)
         except OSError as error:
             raise OSError(
                 f"the pipeline's encoder cannot be loaded, so it cannot be checked that its "
                 f"vectors are those of model_folder ({error}); if its folder was moved, set the "
                 "new one with set_params(model=...) of the encoder, or pass the adapter alone"
             ) from error
-        yield source, f"the encoder with model={shown}"
-    first = parts.first()
-    if hasattr(first, SOURCE):
-        yield getattr(first, SOURCE), f"the record of the saved {type(first).__name__}"
-
-
-def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
-    """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
-    backbone, width = encoder._backbone(), encoder._n_features_out
-    folder = str(backbone.folder)
-    if map_.matrix.shape[1] != width:
-        raise ValueError(
-            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of "
-            f"the checkpoint {folder!r} with pooling={encoder.pooling!r} have width {width}: fit "
-            f"it to vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or "
-            "export it with the pooling= that it was fitted to"
-        )
-    if found := list(sources(parts)):
-        kind = str(vector_source(encoder).kind)
-        for vectors, name in found:
-            check_vectors(vectors, name, backbone, kind)
-
-
-def check_vectors(vectors: VectorSource, name: str, backbone: Backbone, kind: str) -> None:
-    """Raise unless the vectors are those of this checkpoint with this `kind`."""
-    folder = str(backbone.folder)
-    fit = f"fit the adapter to TransformerEncoder({folder!r}, {kind}).transform(texts)"
-    if vectors.kind not in (kind, None):
-        raise ValueError(
-            f"the adapter was fitted to vectors with {vectors.kind} ({name}), but those of "
-            f"the checkpoint {folder!r} are vectors with {kind}: {fit}, or {SERVE}"
-        )
-    if not vectors.is_of(backbone):
-        raise ValueError(
-            f"the adapter was fitted to vectors of another checkpoint ({name}) than "
-            f"{folder!r}, with other weights or another tokenizer: use that "
-            f"checkpoint or a copy of it, or {fit}, or {SERVE}"
-        )
+        yield reference, f"the encoder with model={shown}"
+    if parts.recorded is not None:
+        yield parts.recorded, f"the record of the saved {type(parts.first()).__name__}"
 
 
 def _refuse_readouts(parts: Parts) -> None:
@@ -230,15 +214,6 @@ def _refuse_readouts(parts: Parts) -> None:
                 "there is nothing to merge into the head: use to_sentence_transformer for poolings "
                 f"of the last layer, or {SERVE}"
             )
-
-
-def affine(adapter: BaseAdapter) -> Affine:
-    if not hasattr(adapter, "to_affine"):
-        raise ValueError(
-            f"adapter={adapter!r} is not an affine map z = Ah + c, and only those can be written "
-            f"into a checkpoint; use an adapter with to_affine, or {SERVE}"
-        )
-    return adapter.to_affine()
 
 
 def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
@@ -297,11 +272,12 @@ def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
     """Return a shallow copy of the model whose classifier includes the adapter and the head."""
     old = cast(torch.nn.Linear, backbone.head)
     new = eval_copy(old)
-    weight, bias = head.coef_ @ map_.matrix, head.coef_ @ map_.offset + head.intercept_
-    new.weight = _parameter(weight)
+    bias = head.coef_ @ map_.offset + head.intercept_
+    terms = np.linalg.norm(head.coef_, axis=1) * np.linalg.norm(map_.offset)
+    new.weight = _parameter(head.coef_ @ map_.matrix)
     if new.bias is not None:
         new.bias = _parameter(bias)
-    elif not _is_rounding(bias, head, map_):
+    elif (np.abs(bias) > _ROUNDING * (terms + np.abs(head.intercept_))).any():
         raise ValueError(
             f"the head of {type(backbone.model).__name__} has no bias, but this adapter needs one "
             f"(largest entry {np.abs(bias).max():.3g}): LogitPreservingWhitening on the "
@@ -317,12 +293,6 @@ def copied(backbone: Backbone, replace: dict[torch.nn.Module, torch.nn.Module]) 
     if config.num_labels == 1 and applies_sigmoid(backbone):
         config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     return network
-
-
-def _is_rounding(bias: Floats, head: LinearHead, map_: Affine) -> bool:
-    """Return whether a bias is zero up to the rounding of its terms."""
-    terms = np.linalg.norm(head.coef_, axis=1) * np.linalg.norm(map_.offset)
-    return bool((np.abs(bias) <= _ROUNDING * (terms + np.abs(head.intercept_))).all())
 
 
 def _parameter(values: Floats) -> torch.nn.Parameter:

@@ -11,25 +11,27 @@ from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
+from isoadapt._utils.state import own_state
 from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats, compose
+from isoadapt.adapters._maps import Floats
 from isoadapt.encoders._classifier_head import read_head
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._texts import Texts
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
-from isoadapt.interop._differences import warn_if_different
 from isoadapt.interop._graph import export_graph
-from isoadapt.interop._loaders import FIELDS, LOGITS, VECTORS, check_written, expect
-from isoadapt.interop._merge import affine, check_source, read_by_head, reordered
+from isoadapt.interop._loaders import FIELDS, LOGITS, VECTORS, check_written
+from isoadapt.interop._merge import check_source, read_by_head, reordered
 from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._reference import encoder_reference, precise, warn_if_different
 from isoadapt.interop._sentence_files import write_json
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _GRAPH = "an ONNX model"  # kind of the folder's content
 
 
+@own_state()
 def export_onnx(
     model: Any,
     file: str | os.PathLike[str],
@@ -112,40 +114,38 @@ def export_onnx(
     if target.suffix != ".onnx":
         raise ValueError(f"file={str(file)!r} must end in .onnx, such as 'served/model.onnx'")
     check_output_folder(target.parent, overwrite, content=_GRAPH, name="the folder of file")
-    encoder = parts.encoder[1]._variant(cache=None, dtype="auto")
-    opened = encoder.open()
+    encoder = precise(parts.encoder[1])
+    opened, source = encoder.open(), encoder_reference(encoder)
     backbone = opened.backbone
-    check_source(parts, compose(affine(step) for _, step in parts.adapters), encoder)
-    outputs = _outputs(parts, opened)
-    expected, vectors = expect(encoder, outputs.vectors, normalize)
-    length, pads = expected.max_length, not opened.equal_lengths
-    logits = outputs.logits and outputs.logits(vectors)
-    expected = expected._replace(logits=logits, loaders=[target.name], padded=pads)
-    example = opened.tokens(Texts(expected.texts[:3])).batch(0, 3)
+    check_source(parts, encoder)
+    outputs, pads = _outputs(parts, opened), not opened.equal_lengths
+    reference = source.adapted(outputs.vectors, normalize)._replace(
+        logits=outputs.logits and outputs.logits(source.vectors),
+        loaders=[target.name],
+        padded=pads,
+    )
+    example = opened.tokens(Texts(source.texts[:3])).batch(0, 3)
     if unknown := set(example) - set(FIELDS):
         raise ValueError(
             f"{type(backbone.model).__name__} takes {', '.join(sorted(unknown))} besides token ids,"
             " which a tokenizer alone does not give: serve it with isoadapt.AdaptedEncoder"
         )
     names = [VECTORS] + ([LOGITS] if outputs.logits else [])
-    readout = _Readout(outputs, vectors.mean(axis=0), normalize)
+    readout = _Readout(outputs, source.vectors.mean(axis=0), normalize)
     graph = export_graph(opened, example, readout, names)
     with quiet(), atomic_folder(target.parent, overwrite, _GRAPH) as written:
         (written / target.name).write_bytes(graph)
         write_json(written / "config.json", outputs.config)
-        _write_tokenizer(written, opened, length, pads)
-        check = check_written(written, expected)
-        facts = [
-            f"Version of the vectors: {expected.version}",
-            f"Outputs: {', '.join(names)}" + (", the former of length 1" if normalize else ""),
-            f"Maximum length: {'no limit' if length is None else f'{length} tokens'}",
-            "Batches: padded" if pads else "Batches: of equal lengths, as padding changes vectors",
-        ]
+        _write_tokenizer(written, opened, pads)
+        check = check_written(written, reference)
+        facts = [f"Batches: {'padded' if pads else 'of equal lengths, as padding changes vectors'}"]
         if not backbone.tokenizer("")["input_ids"]:
             facts.append("Empty texts: leave them out, since they have no tokens here")
         if outputs.logits:
             facts.append("Labels: by id2label and problem_type in config.json")
-        card = onnx_card(parts, target.name, opened.describe(), facts, check)
+        named = parts, target.name, opened.describe()
+        shown = ", ".join(names) + (", the former of length 1" if normalize else "")
+        card = onnx_card(*named, reference, shown, facts, check)
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
     return target
@@ -161,10 +161,9 @@ class _Outputs(NamedTuple):
 
 def _outputs(parts: Parts, opened: Opened) -> _Outputs:
     """Return what the graph computes from the encoder's vectors (n, width)."""
-    backbone, head = opened.backbone, parts.last_head()
-    map_ = compose(affine(step) for _, step in parts.adapters)
-    width, config = map_.matrix.shape[1], copy.deepcopy(backbone.model.config)
-    own = None if backbone.head is None else read_head(backbone)
+    head, map_ = parts.last_head(), parts.affine()
+    width, config = map_.matrix.shape[1], copy.deepcopy(opened.backbone.model.config)
+    own = None if opened.backbone.head is None else read_head(opened.backbone)
     read = Affine(np.eye(width), np.zeros(width)) if head is None else read_by_head(parts, map_)
     if head is None and own is not None and opened.pooling.begins_with_head_input:
         head = own
@@ -224,11 +223,12 @@ def _tensor(values: Floats) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
-def _write_tokenizer(folder: Path, opened: Opened, length: int | None, pads: bool) -> None:
+def _write_tokenizer(folder: Path, opened: Opened, pads: bool) -> None:
     """Write the tokenizer; its ``tokenizer.json`` truncates and pads as the encoder does."""
-    from tokenizers import Tokenizer, normalizers
+    from tokenizers import Tokenizer
 
-    backbone, tokenizer = opened.backbone, opened.backbone.tokenizer
+    backbone, length = opened.backbone, opened.length()
+    tokenizer = backbone.tokenizer
     if not tokenizer.is_fast:
         raise ValueError(
             f"the tokenizer {type(tokenizer).__name__} has no tokenizer.json, which a server needs:"
@@ -246,7 +246,4 @@ def _write_tokenizer(folder: Path, opened: Opened, length: int | None, pads: boo
         own.enable_padding(
             direction=side, pad_id=number, pad_type_id=kind, pad_token=str(tokenizer.pad_token)
         )
-    if opened.pooling.lowercase:
-        steps = [normalizers.Lowercase(), *filter(None, [own.normalizer])]
-        own.normalizer = normalizers.Sequence(steps)
     own.save(str(folder / "tokenizer.json"))

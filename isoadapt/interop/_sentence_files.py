@@ -98,11 +98,9 @@ def write_modules(folder: Path, modules: Sequence[Module]) -> None:
     write_json(folder / "modules.json", listed)
 
 
-def write_settings(folder: Path, pooling: Pooling, max_length: int | None, own: Any) -> None:
-    """Write the length and the case of texts, and the prompts and the similarity in `own`."""
-    settings: dict[str, Any] = {"do_lower_case": pooling.lowercase}
-    if max_length is not None:
-        settings["max_seq_length"] = max_length
+def write_settings(folder: Path, max_length: int | None, own: Any) -> None:
+    """Write the length of texts, and the prompts and the similarity in `own`."""
+    settings = {} if max_length is None else {"max_seq_length": max_length}
     write_json(folder / "sentence_bert_config.json", settings)
     kept = {
         "prompts": own.get("prompts") or {},

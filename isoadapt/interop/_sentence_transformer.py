@@ -1,7 +1,6 @@
 """Export of an adapter and its encoder as one folder for transformers and sentence-transformers."""
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -11,23 +10,21 @@ import numpy as np
 from isoadapt._utils.files import CHECKPOINT, atomic_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import warn
+from isoadapt._utils.state import own_state
 from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats, compose
+from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone, encoder_class
 from isoadapt.encoders._classifier_head import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
-from isoadapt.encoders._identity import describe_vectors, recorded_pooling
+from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingSetting
+from isoadapt.encoders._opened import Opened
+from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
-from isoadapt.interop._differences import warn_if_different
-from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written, expect
+from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
 from isoadapt.interop._merge import (
-    SERVE,
-    affine,
     check_folders,
     check_source,
     check_width,
@@ -35,10 +32,15 @@ from isoadapt.interop._merge import (
     copy_files,
     read_by_head,
     reordered,
-    sources,
     with_head,
 )
-from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
+from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._reference import (
+    SERVE,
+    encoder_reference,
+    precise,
+    warn_if_different,
+)
 from isoadapt.interop._sentence_files import (
     Module,
     affine_module,
@@ -48,17 +50,15 @@ from isoadapt.interop._sentence_files import (
     write_settings,
 )
 
-_POOLING = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?(, dtype='int8')?")
 _SAME = 1e-7  # relative difference up to which the adapter preserves the head's logits
 
 
+@own_state()
 def to_sentence_transformer(
     adapter: Any,
     model_folder: str | os.PathLike[str],
     out_folder: str | os.PathLike[str],
     *,
-    pooling: PoolingSetting = "auto",
-    max_length: int | None = None,
     normalize: bool = False,
     overwrite: bool = False,
 ) -> Path:
@@ -81,27 +81,19 @@ def to_sentence_transformer(
         A fitted affine adapter, a pipeline of such adapters, or a fitted
         :class:`~isoadapt.AdaptedEncoder`. A pipeline may begin with a
         :class:`~isoadapt.TransformerEncoder`, whose pooling and maximum length are used, and may
-        end with a linear model.
+        end with a linear model. Without an encoder, they are those that a saved adapter records
+        or, if it records none, those of ``TransformerEncoder(model_folder)``, and a warning says
+        so. The adapter itself cannot tell: it only knows the width of the vectors.
     model_folder : str or path-like
         The checkpoint of a classifier or of an encoder, or a sentence-transformers folder that
         :class:`~isoadapt.TransformerEncoder` reads. A PEFT adapter is merged into its base model.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
-    pooling : {"auto", "head_input", "cls", "mean", "max"} or list, default="auto"
-        The pooling of the vectors that the adapter was fitted to, if it is given without an
-        encoder. A list holds poolings of the last layer, such as ``[("cls", -1), ("mean", -1)]``
-        for a :class:`~isoadapt.TeacherReadout`. "auto" is the pooling that a saved adapter records.
-        If it records none, the pooling is that of ``TransformerEncoder(model_folder)``, the input
-        of the head for a classifier, and a warning says so. The adapter itself cannot tell: it only
-        knows the width of the vectors.
-    max_length : int, default=None
-        The maximum number of tokens of a text, if the adapter is given without an encoder. None is
-        that of ``TransformerEncoder(model_folder)``.
     normalize : bool, default=False
         Whether to scale the adapted vectors to unit length. Cosines do not depend on it.
     overwrite : bool, default=False
-        Whether to replace a checkpoint in `out_folder` that was written by isoadapt or
-        ``save_pretrained``. A folder that holds any other file or folder is never replaced.
+        Whether to replace a checkpoint in `out_folder` that isoadapt wrote. A folder that holds any
+        other file or folder is never replaced.
 
     Returns
     -------
@@ -122,24 +114,19 @@ def to_sentence_transformer(
     TypeError
         If a step of the pipeline is not an adapter.
     ValueError
-        If an adapter is not affine or was fitted to other vectors, if the vectors are those of a
-        hidden layer other than the last or hold the head's input beside others, as with "readout",
-        if sentence-transformers cannot compute them, if `pooling` or `max_length` is given for a
-        pipeline that begins with an encoder, if the head does not fit the classifier, or if the
-        written folder gives another prediction or nearest neighbour for a checked text, or a
-        cosine or relative logit that differs by more than 0.01 from that of encoder, adapter and
-        head. If a file that would be copied is a link to a file outside `model_folder`, as for
-        ``merge_into_checkpoint``.
+        If an adapter is not affine or was fitted to other vectors, if sentence-transformers cannot
+        compute them, such as those of a hidden layer other than the last, if the head does not fit
+        the classifier, or if the written folder gives another prediction or nearest neighbour for a
+        checked text, or a cosine or relative logit that differs by more than 0.01.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
     Warns
     -----
     UserWarning
-        If the pooling is assumed, because neither the adapter nor `pooling` tells it. An adapter
-        whose head is that of the checkpoint was fitted to the input of this head. If vectors or
-        logits of the folder differ by more than the rounding of float32, which the adapter
-        amplifies; the card holds the figures.
+        If the pooling is assumed, because there is neither an encoder nor a record, and the head is
+        not that of the checkpoint. If vectors or logits of the folder differ by more than the
+        rounding of float32, which the adapter amplifies; the card holds the figures.
 
     See Also
     --------
@@ -147,14 +134,11 @@ def to_sentence_transformer(
 
     Notes
     -----
-    The classifier stays as it is, with the logits of the checkpoint, if the adapter was fitted to
-    other vectors than the classifier's input, such as mean-pooled states: a head behind the
-    adapter is then not written. With the classifier's input, its logits are those of encoder,
-    adapter and head. It stays as it is if there is no head, or if the adapter preserves its logits,
-    as :class:`~isoadapt.LogitPreservingWhitening` on the head of the checkpoint does. Otherwise its
-    weights are WA and its bias is Wc + b, as in
-    :func:`~isoadapt.interop.merge_into_checkpoint`. A head without a bias, such as that of GPT-2,
-    only admits adapters that need none.
+    The classifier stays as it is if the adapter was fitted to other vectors than its input, such as
+    mean-pooled states, if there is no head, or if the adapter preserves its logits, as
+    :class:`~isoadapt.LogitPreservingWhitening` on the head of the checkpoint does. Otherwise its
+    logits become those of encoder, adapter and head, with the weights WA and the bias Wc + b, as in
+    :func:`~isoadapt.interop.merge_into_checkpoint`.
 
     The folder is written in float32. If `model_folder` was saved in half precision, transformers
     computes its logits in half precision by default, and these differ slightly.
@@ -172,122 +156,93 @@ def to_sentence_transformer(
     """
     import_optional("sentence_transformers", feature="to_sentence_transformer", extra="st")
     parts = take_apart(adapter)
-    map_ = compose(affine(step) for _, step in parts.adapters)
+    map_ = parts.affine()
     source, target = check_folders(model_folder, out_folder, overwrite)
-    encoder = export_encoder(parts, source, pooling, max_length)
-    backbone = encoder._backbone()
-    pooled = encoder._pooling(backbone)
-    _check_fit(parts, map_, encoder)
-    if pooling == "auto":
+    encoder = export_encoder(parts, source)
+    model = encoder.open()
+    _check_layers(model)
+    check_source(parts, encoder)
+    if parts.encoder is None and parts.recorded is None:
         _warn_if_assumed(parts, encoder)
-    modules = _modules(backbone, pooled, map_, normalize)
-    expected, _ = expect(encoder, map_, normalize)
-    length = expected.max_length
-    network, classify, kept = _network(parts, map_, encoder, length)
-    loaders = [SENTENCES] + [CLASSIFIER] * (classify is not None)
-    logits = classify and classify(expected.texts)
-    expected = expected._replace(logits=logits, loaders=loaders)
+    modules = _modules(model, map_, normalize)
+    reference = encoder_reference(encoder).adapted(map_, normalize)
+    network, classify, kept = _network(parts, map_, encoder)
+    reference = reference._replace(
+        logits=classify and classify(reference.texts),
+        loaders=[SENTENCES] + [CLASSIFIER] * (classify is not None),
+        padded=True,
+    )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
-        _write_transformer(written, network, backbone, length)
-        write_settings(written, pooled, length, read_object(source / MODEL_FILE))
+        _write_transformer(written, network, model)
+        write_settings(written, model.length(), read_object(source / MODEL_FILE))
         write_modules(written, modules)
-        check = check_written(written, expected)
-        place = f"{describe_vectors(encoder)}\n- Version of the vectors: {expected.version}"
-        card = sentence_card(parts, model_folder, target.name, place, modules, length, check, kept)
+        check = check_written(written, reference)
+        named = parts, model_folder, target.name, model.describe()
+        card = sentence_card(*named, reference, modules, check, kept)
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
     return target
 
 
-def export_encoder(
-    parts: Parts,
-    model_folder: Path,
-    pooling: PoolingSetting = "auto",
-    max_length: int | None = None,
-) -> TransformerEncoder:
+def export_encoder(parts: Parts, model_folder: Path) -> TransformerEncoder:
     """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
+    known = {} if parts.recorded is None else parts.recorded.settings
     if parts.encoder is not None:
-        if pooling != "auto" or max_length is not None:
-            raise ValueError(
-                f"pooling={pooling!r} and max_length={max_length} were given, but the pipeline "
-                "begins with an encoder, whose parameters are used: leave them out"
-            )
-        own = parts.encoder[1]
-        settings = {name: getattr(own, name) for name in ("pooling", "layer", "max_length")}
-        return TransformerEncoder(model_folder, device="cpu", **settings)
-    record = getattr(parts.first(), SOURCE, None)
-    if pooling == "auto" and record is not None:
-        recorded = _POOLING.fullmatch(record.kind or "")
-        pooling = recorded[1] if recorded else recorded_pooling(record.kind)
-    return TransformerEncoder(model_folder, pooling=pooling, max_length=max_length, device="cpu")
+        known = parts.encoder[1].get_params()
+    settings = {name: known[name] for name in ("pooling", "layer", "max_length") if name in known}
+    return TransformerEncoder(model_folder, device="cpu", **settings)
 
 
 def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
-    """Warn unless the vectors are recorded, or the adapter's head shows what they are."""
-    if any(vectors.kind for vectors, _ in sources(parts)) or _has_own_head(parts, encoder):
-        return
+    """Warn unless the adapter's head is that of the checkpoint, which reads the head's input."""
+    model, head = encoder.open(), parts.last_head()
+    if head is not None and model.pooling.is_head_input:
+        own = read_head(model.backbone, head.classes_)
+        if head.coef_.shape == own.coef_.shape and np.allclose(head.coef_, own.coef_):
+            return
     warn(
-        f"the adapter records no pooling, so it is exported for the {describe_vectors(encoder)}; "
-        "if it was fitted to other vectors, the exported vectors are wrong: pass pooling= (on the "
-        "command line --pooling), or a pipeline that begins with the encoder"
+        f"the adapter records no pooling, so it is exported for the {model.describe()}; "
+        "if it was fitted to other vectors, the exported vectors are wrong: pass a pipeline that "
+        "begins with the encoder (on the command line --pooling)"
     )
 
 
-def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
-    """Return whether the adapter's head is that of the checkpoint, which reads its input."""
-    given, backbone = parts.last_head(), encoder._backbone()
-    if given is None or not encoder._pooling(backbone).is_head_input:
-        return False
-    own = read_head(backbone, given.classes_)
-    return given.coef_.shape == own.coef_.shape and bool(np.allclose(given.coef_, own.coef_))
-
-
-def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
-    """Raise unless the adapter was fitted to vectors of the encoder, those of its last layer."""
-    backbone = encoder._backbone()
-    pooling = encoder._pooling(backbone)
-    if isinstance(pooling, LayersPooling) and not (
-        pooling.is_head_input
-        or all(mode != HEAD_INPUT and layer == backbone.n_layers for mode, layer in pooling.parts)
-    ):
+def _check_layers(model: Opened) -> None:
+    """Raise unless sentence-transformers can compute the layers of the vectors."""
+    pooling, n = model.pooling, model.backbone.n_layers
+    shown = f"layer={model.layer}"
+    if isinstance(pooling, LayersPooling):
+        shown = f"pooling={pooling.parts}"
+        right = all(mode != HEAD_INPUT and layer == n for mode, layer in pooling.parts)
+    else:
+        right = model.layer == -1
+    if not (right or pooling.is_head_input):
         raise ValueError(
-            f"the adapter was fitted to vectors with pooling={pooling.parts}, but a "
-            "sentence-transformers folder cannot compute hidden layers other than the last "
-            f"({backbone.n_layers}), or the input of the head beside others, which space='head' "
-            "needs: fit the adapter with pooling=[('cls', -1), ('mean', -1)] and without a head, "
-            f"or {SERVE}, saved with joblib.dump or save_adapter"
+            f"the adapter was fitted to vectors with {shown}, but a sentence-transformers folder "
+            f"cannot compute hidden layers other than the last ({n}), or the input of the head "
+            "beside others, which space='head' needs: fit the adapter with layer=-1, or with "
+            f"pooling=[('cls', -1), ('mean', -1)] and without a head, or {SERVE}, saved with "
+            "joblib.dump or save_adapter"
         )
-    if backbone.hidden_state(encoder.layer) != -1:
-        raise ValueError(
-            f"the pipeline's encoder has layer={encoder.layer}, but a sentence-transformers folder "
-            f"holds the output of the last layer: fit the adapter with layer=-1, or {SERVE}"
-        )
-    check_source(parts, map_, encoder)
 
 
 def _network(
-    parts: Parts, map_: Affine, encoder: TransformerEncoder, length: int | None
+    parts: Parts, map_: Affine, encoder: TransformerEncoder
 ) -> tuple[Any, Callable[[list[str]], Floats] | None, bool]:
     """Return the network, the function from texts to logits, and whether it is unchanged."""
-    backbone = encoder._backbone()
+    model = encoder.open()
+    backbone = model.backbone
     if backbone.head is None:
         return copied(backbone, {}), None, True
-    if backbone.pooling(HEAD_INPUT).lowercase:
-        raise ValueError(
-            "the checkpoint is a CrossEncoder with do_lower_case, which the tokenizer of a folder "
-            f"for transformers does not apply: use merge_into_checkpoint, or {SERVE}"
-        )
     own, config = read_head(backbone), backbone.model.config
-    reader = TransformerEncoder(
-        encoder._location(), pooling=HEAD_INPUT, max_length=length, device="cpu"
-    )
+    reader = precise(encoder, pooling=HEAD_INPUT, max_length=model.length())
 
     def inputs(texts: list[str]) -> Floats:
         return reader.transform(texts).astype(np.float64)
 
     kept, given = reordered(own, own, config), parts.last_head()
     unchanged = copied(backbone, {}), lambda texts: kept.outputs(inputs(texts)), True
-    if given is None or not encoder._pooling(backbone).is_head_input:
+    if given is None or not model.pooling.is_head_input:
         return unchanged
     head, read = reordered(given, own, config), read_by_head(parts, map_)
     check_width(read, head)
@@ -306,8 +261,9 @@ def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:
     return all(np.abs(new - old).max() <= _SAME * scale for new, old in pairs)
 
 
-def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool) -> list[Module]:
+def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
+    backbone, pooling = model.backbone, model.pooling
     width, config = backbone.hidden_size, backbone.model.config
     reads_encoder = bool(encoder_class(config.model_type)) or not config.is_encoder_decoder
     what = "input of the head" if pooling.is_head_input else "pooled states of the encoder"
@@ -327,10 +283,9 @@ def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool
     return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 
 
-def _write_transformer(
-    folder: Path, network: Any, backbone: Backbone, max_length: int | None
-) -> None:
+def _write_transformer(folder: Path, network: Any, model: Opened) -> None:
     """Write the network, and its tokenizer with the length and padding of the encoder."""
+    backbone, max_length = model.backbone, model.length()
     tokenizer, source = backbone.tokenizer, tokenizer_folder(cast(Path, backbone.folder))
     changes: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
     if tokenizer.pad_token is None:

@@ -29,7 +29,8 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     ----------
     X : array-like of shape (n_samples, n_features), or chunks of it
         Embeddings, with at least two rows and two columns. They are given as one matrix; as an
-        iterable of matrices, a memory map or a dask array, which are read chunk by chunk; or by
+        iterable of matrices, a memory map or a dask array, read chunk by chunk (of the latter two,
+        the corrected score reads the chunks three times); or by
         their :class:`~isoadapt.geometry.Moments`.
     bias_corrected : bool, default=False
         Remove most of the bias for few rows; needs 4 rows. The plain score cannot exceed

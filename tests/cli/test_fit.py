@@ -39,10 +39,9 @@ class TestMatrix:
         assert ev1_before > 2 * ev1_after
         assert "accuracy" not in completed.stdout
         np.testing.assert_array_equal(load_adapter("a").transform(X), Whitening().fit_transform(X))
-        names = ["README.md", "adapter.safetensors", "config.json", "isoadapt.txt"]  # no pickle
+        names = ["README.md", "adapter.skops", "isoadapt.txt"]  # no pickle
         assert sorted(path.name for path in (files / "a").iterdir()) == names
-        config = json.loads((files / "a" / "config.json").read_text())
-        assert config["data"] == {"type": "dict", "items": {"source": "X.npy", "rows": 150}}
+        assert "- Data: source X.npy, rows 150" in (files / "a" / "README.md").read_text()
 
     def test_labels_and_parameters(self, files):
         settings = ["--set", "head=logistic", "solver=exact", "ridge=0.5"]
@@ -70,7 +69,8 @@ class TestTexts:
         assert re.search(rf"accuracy +{score:.4g} +{score:.4g}", completed.stdout)
         card = (files / "a" / "README.md").read_text()
         assert f"- Base model: {place / 'my-model'}" in card
-        assert "- Data: source texts.tsv, rows 60, max_length 5" in card
+        assert "- Data: source texts.tsv, rows 60" in card
+        assert "- Vectors: pooling='head_input', layer=-1, max_length=5" in card
         assert f"| accuracy | {score:.4g} | {score:.4g} |" in card
         np.save("E.npy", TransformerEncoder("my-model").transform(texts))
         options = ["--on", "E.npy", "--model", "my-model", "--out", "b"]

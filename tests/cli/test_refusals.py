@@ -63,7 +63,6 @@ WRONG_USAGE = [
     ("--teacher is for teacher-readout", FIT + "whitening --on texts.tsv --teacher my-base"),
     ("--teacher", FIT + "teacher-readout --on texts.tsv"),
     ("'X.npy' is a matrix", TEACHER + "X.npy"),
-    ("--separately", TEACHER + "pairs.tsv texts.tsv"),
     (r"\.npy, \.csv or \.parquet", "transform narrow X.npy out.tsv"),
     ("input file", "transform narrow X.npy X.npy --overwrite"),
     ("pass --model", "transform narrow texts.tsv out.npy"),
@@ -73,6 +72,7 @@ WRONG_USAGE = [
     ("--merge", "export narrow --out m --merge --normalize"),
 ]
 FAILURES = [
+    (r"X\[2\] is a str", TEACHER + "pairs.tsv texts.tsv"),
     ("'where' .*'head_input'.* Got 'heads'", TRAIN + "--penalty istar --where heads"),
     ("absent", "audit absent texts.tsv"),
     ("at least 2", "audit my-model one.txt"),
@@ -94,7 +94,7 @@ FAILURES = [
     ("empty.txt cannot be read", TEACHER + "texts.tsv empty.txt"),
     ("config.json", "audit bad texts.tsv"),
     ("config.json", "export my-adapter --merge --model bad --out out"),
-    ("config.json is missing", "transform . X.npy out.npy"),
+    ("adapter.skops is missing, a link or a folder", "transform . X.npy out.npy"),
     ("'absent' is not a folder", "transform narrow X.npy absent/out.npy"),
     ("absent", "transform absent X.npy out.npy"),
     ("absent", "export absent --merge --model my-model --out out"),

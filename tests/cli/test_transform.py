@@ -1,7 +1,6 @@
 """Applying saved adapters on the command line."""
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -86,10 +85,20 @@ class TestTexts:
         succeed("transform", "my-adapter", "texts.tsv", "longer.npy", *options)
         found = np.load("longer.npy")
         np.testing.assert_array_equal(found, self.expected("my-adapter", max_length=8))
-        config = json.loads((files / "my-adapter" / "config.json").read_text())
-        assert config["vectors"]["kind"] == "pooling='head_input'"
-        assert re.fullmatch("[0-9a-f]{64}", config["vectors"]["checkpoint"])
-        assert config["base_model"] == str(place / "my-model")  # a relative name was given
+        settings = json.loads((files / "my-adapter" / "reference.json").read_text())["settings"]
+        assert settings["pooling"] == "head_input"
+        assert settings["max_length"] == 4
+        assert settings["model"] == str(place / "my-model")  # a relative name was given
+
+    def test_the_pooling_is_that_of_the_folder(self, files):
+        encoder = TransformerEncoder("my-model", pooling="mean", max_length=5)
+        texts = texts_and_labels()[0]
+        adapter = Whitening(shrinkage=0.1).fit(encoder.transform(texts))
+        save_adapter(adapter, "mean", base_model=encoder)
+        succeed("transform", "mean", "texts.tsv", "out.npy")
+        np.testing.assert_array_equal(
+            np.load("out.npy"), adapter.transform(encoder.transform(texts))
+        )
 
     def test_another_model_is_refused_but_for_an_adapter_without_a_record(self, files):
         model = make_model()

@@ -31,7 +31,7 @@ _FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 _DIRECTIVE = re.compile(r"^\.\. code-block:: (\w+)\n\n((?:[ ]{3}.*\n|\n)+)", re.M)
 COMMANDS = typer.main.get_command(app).commands
 SLOW = ["docs/guide/serving.rst"]  # exports to ONNX
-CHEAP = {"audit", "check", "compare", "export", "fit", "transform", "merge"}
+CHEAP = {"audit", "check", "compare", "export", "fit", "transform"}
 N_TRAIN, N_DEV = 96, 60
 
 

@@ -1,6 +1,7 @@
 """EmbeddingCache as used by encoders: each text is encoded once, and vectors are never mixed up."""
 
 import os
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ from hypothesis import example, given, strategies as st
 
 from isoadapt import EmbeddingCache, TransformerEncoder
 from isoadapt.encoders import _models
-from isoadapt.encoders._cache._store import Store, Unusable
+from isoadapt.encoders._cache import Request
 from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 from tests.encoders.changes import change_weights, copied, negate
@@ -59,7 +60,10 @@ def test_a_cache_that_cannot_be_used_is_named_before_the_model_is_loaded(
 ):
     (tmp_path / "file").write_text("")
     small = EmbeddingCache(tmp_path / "c", 2**20 - 1)
-    for cache, says in ((tmp_path / "file", "file' cannot be used"), (small, "of EmbeddingCache")):
+    for cache, says in (
+        (tmp_path / "file", "file' cannot be written"),
+        (small, "of EmbeddingCache"),
+    ):
         with pytest.raises((OSError, ValueError), match=says):
             TransformerEncoder(checkpoint, cache=cache).transform(TEXTS)
     assert loads == []
@@ -161,7 +165,8 @@ def vectors_of(texts):
 
 
 def embed(cache, texts, encode=vectors_of):
-    return cache._embed(texts, lambda: Identity(b"stand-in"), encode, lambda rows: None)
+    identity = Identity(b"stand-in")
+    return Request(cache, texts, lambda: identity, lambda: encode, lambda rows: None).vectors()
 
 
 @pytest.mark.parametrize("start", [0, 2000])
@@ -188,15 +193,15 @@ def test_two_threads_encode_at_once_and_no_text_twice(cache, start):
     assert counts(cache) == (2000 - start, 2000 + start, 2000 + start)
 
 
-@pytest.mark.parametrize("step", ["put", "touch", "try_lock"])
+@pytest.mark.parametrize("step", ["_read", "_claim", "_put"])
 def test_encoding_goes_on_without_a_cache_that_fails(cache, monkeypatch, step):
     embed(cache, MANY.take(range(5)))
 
     def fail(*args):
-        raise Unusable("No space left on device")
+        raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(Store, step, fail)
+    monkeypatch.setattr(EmbeddingCache, step, fail)
     texts = MANY.take(range(20))
-    with pytest.warns(UserWarning, match="continues without the cache: No space left"):
+    with pytest.warns(UserWarning, match="continues without the cache .* disk is full"):
         found = embed(cache, texts)
     np.testing.assert_array_equal(found, vectors_of(texts))

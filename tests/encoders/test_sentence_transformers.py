@@ -2,9 +2,8 @@
 
 import json
 import pickle
-import re
 import shutil
-import types
+import sys
 
 import numpy as np
 import pytest
@@ -12,10 +11,12 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from isoadapt.encoders import TransformerEncoder, load_checkpoint
-from isoadapt.encoders._identity import describe_vectors, vector_source
+from isoadapt import AdaptedEncoder, Whitening
+from isoadapt.encoders import TransformerEncoder, release
+from isoadapt.encoders._library import LibraryEncoder
+from isoadapt.interop import export_onnx, to_sentence_transformer
 from tests.encoders.changes import change_weights, edit, negate
-from tests.tiny_models import TEXTS
+from tests.tiny_models import PAIRS, TEXTS
 
 library = pytest.importorskip("sentence_transformers")
 MODEL, BERT = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -70,16 +71,12 @@ def folder(saved, tmp_path):
     return shutil.copytree(saved, tmp_path / "model")
 
 
-def agrees(folder, texts=MIXED):
-    """Compare the vectors of a folder with those of the library."""
+def agrees(folder, texts=MIXED, by_library=False):
+    """Compare the vectors of a folder with those of the library, and who computes them."""
     expected = library.SentenceTransformer(str(folder), device="cpu").encode(texts)
-    got = TransformerEncoder(folder, device="cpu").transform(texts)
-    np.testing.assert_allclose(got, expected, atol=1e-5)
-
-
-def refuses(model, says):
-    with pytest.raises(ValueError, match=says):
-        TransformerEncoder(model).transform(TEXTS)
+    encoder = TransformerEncoder(folder, device="cpu")
+    np.testing.assert_allclose(encoder.transform(texts), expected, atol=1e-5)
+    assert isinstance(encoder.open(), LibraryEncoder) is by_library
 
 
 @pytest.mark.parametrize(
@@ -103,8 +100,7 @@ def test_modules_and_columns_are_those_of_encode(make, tmp_path, mode, modules, 
     for encoder in encoders:
         np.testing.assert_allclose(encoder.transform(TEXTS), expected, atol=1e-5)
         assert len(encoder.get_feature_names_out()) == expected.shape[1]
-        assert repr(mode if isinstance(mode, str) else "cls+mean") in describe_vectors(encoder)
-    assert vector_source(encoders[0]) == vector_source(encoders[1])
+        assert repr(mode if isinstance(mode, str) else "cls+mean") in encoder.open().describe()
     assert TransformerEncoder(tmp_path, pooling="mean").transform(TEXTS).shape == (8, 16)
 
 
@@ -154,12 +150,12 @@ def test_classes_are_known_by_their_paths_in_each_version(folder, kinds):
 
 
 @pytest.mark.parametrize(("kind", "empty"), [("bert", False), ("roberta", True), ("xlnet", False)])
-def test_length_and_case_by_each_name_of_the_file(folder, kind, empty):
+def test_the_length_by_each_name_of_the_file(folder, kind, empty):
     (folder / BERT).unlink()
     if empty:
         edit(folder, BERT)
     edit(folder, "tokenizer_config.json", model_max_length=4)  # the file's length wins
-    edit(folder, f"sentence_{kind}_config.json", max_seq_length=6, do_lower_case=True)
+    edit(folder, f"sentence_{kind}_config.json", max_seq_length=6, do_lower_case=False)
     agrees(folder)
 
 
@@ -169,7 +165,6 @@ def test_length_and_case_by_each_name_of_the_file(folder, kind, empty):
         {POOLING: {"pooling_mode_max_tokens": 1}, BERT: {"max_seq_length": None}},
         {
             POOLING: {"pooling_mode": ["lasttoken"], "include_prompt": False},
-            BERT: {"model_args": {"dtype": "float32"}},
             MODEL: {"similarity_fn_name": "dot", "truncate_dim": 3, "requirements": {}}
             | {"prompts": {"query": "q: ", "none": ""}, "default_prompt_name": "none"},
         },
@@ -195,35 +190,8 @@ def test_older_files_without_mode_and_activation(folder):
     agrees(folder)
 
 
-@pytest.mark.parametrize(
-    ("file", "changes"),
-    [
-        (MODEL, {"default_prompt_name": "query", "prompts": {"query": "q: "}}),
-        (POOLING, {"pooling_mode": "attention"}),
-        (DENSE, {"activation_function": "torch.nn.modules.activation.PReLU"}),
-        (BERT, {"transformer_task": "fill-mask"}),
-    ],
-)
-def test_other_settings_are_named_with_their_file(folder, file, changes):
-    edit(folder, file, **changes)
-    refuses(folder, rf"{re.escape(str(folder / file))} .*{next(iter(changes))}")
-
-
-@pytest.mark.parametrize(
-    ("place", "kind"),
-    [
-        (0, "my_package.Transformer"),
-        (2, "sentence_transformers.models.WordWeights"),
-    ],
-)
-def test_other_classes_are_named(folder, place, kind):
-    retype(folder, *OURS[:place], kind, *OURS[place + 1 :])
-    refuses(folder, re.escape(kind.removeprefix("sentence_transformers.models.")))
-
-
 def test_a_changed_module_is_not_read_from_the_cache(folder, tmp_path):
     encoder = TransformerEncoder(folder, cache=tmp_path / "cache", device="cpu")
-    kinds = []
     for change in (
         lambda: edit(folder, MODEL, truncate_dim=6),
         lambda: edit(folder, DENSE, activation_function="torch.nn.Identity"),
@@ -233,49 +201,104 @@ def test_a_changed_module_is_not_read_from_the_cache(folder, tmp_path):
         change()
         expected = library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
         np.testing.assert_allclose(encoder.transform(TEXTS), expected, atol=1e-5)
-        kinds.append(vector_source(encoder).kind)
-    assert len(set(kinds)) == 3  # a length is not part of the kind
 
 
-# Live models that are refused
+# Models that the library computes
 
 
-def replace_forward(part):
-    own = part.forward
-    part.forward = types.MethodType(lambda self, *args: own(*args), part)
+def static(make):
+    tokens = make().tokenizer.backend_tokenizer
+    return [module("StaticEmbedding")(tokens, embedding_dim=4), module("Normalize")()]
 
 
-def derived(part):
-    """Give an object a class of one's own."""
-    part.__class__ = type("Own", (type(part),), {"__module__": "my_package"})
+def routed(make):
+    first, second = make(), make("cls")
+    router = module("Router").for_query_document([*first], [*second], default_route="document")
+    return [router]
+
+
+@pytest.mark.parametrize("modules", [static, routed], ids=["static", "router"])
+def test_other_modules_are_computed_by_the_library(make, tmp_path, modules):
+    model = library.SentenceTransformer(modules=modules(make), device="cpu")
+    model.save(str(tmp_path / "model"))
+    agrees(tmp_path / "model", by_library=True)
+    encoder = TransformerEncoder(model.train())
+    found = encoder.transform(PAIRS)
+    assert model.training
+    np.testing.assert_allclose(found, model.eval().encode(PAIRS), atol=1e-6)
+    for each in (model, tmp_path / "model"):
+        with pytest.raises((TypeError, ValueError), match=r"instead of|not a single transformer"):
+            TransformerEncoder(each, pooling="mean").transform(TEXTS)
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("file", "changes"),
     [
-        (lambda model: setattr(model, "default_prompt_name", "query"), "prompt"),
-        (lambda model: derived(model), "my_package.Own"),
-        (lambda model: model[2].linear.register_forward_pre_hook(print), "hook"),
-        (lambda model: replace_forward(model[1]), "replaced function"),
+        (MODEL, {"default_prompt_name": "query", "prompts": {"query": "the dog "}}),
+        (DENSE, {"activation_function": "torch.nn.modules.activation.Softplus"}),
+        (BERT, {"do_lower_case": True}),
+        (BERT, {"max_seq_length": 7, "processing_kwargs": {"text": {"padding": "max_length"}}}),
     ],
 )
-def test_live_models_with_other_parts_are_refused(make, change, says):
-    model = make("mean", (nn.Tanh(), 8, True), prompts={"query": "q: "})
-    change(model)
-    refuses(model, says)
-    assert TransformerEncoder(model, pooling="mean").transform(TEXTS).shape == (8, 16)
+def test_other_settings_are_applied_by_the_library(folder, tmp_path, file, changes):
+    agrees(edit(folder, file, **changes), by_library=True)
+    expected = TransformerEncoder(folder, max_length=4).transform(MIXED)
+    encoder = TransformerEncoder(folder, max_length=4, cache=tmp_path / "cache")
+    for _ in range(2):
+        np.testing.assert_allclose(encoder.transform(MIXED), expected, atol=1e-6)
+        release()
+    assert not np.allclose(TransformerEncoder(folder).transform(MIXED), expected)
+    native = TransformerEncoder(folder, pooling="mean")
+    assert native.transform(TEXTS).shape == (8, 16)
+    assert not isinstance(native.open(), LibraryEncoder)
 
 
-def test_other_models_of_the_library_are_named(make, checkpoint, tmp_path):
-    static = module("StaticEmbedding")(make().tokenizer.backend_tokenizer, embedding_dim=4)
-    other = library.SentenceTransformer(modules=[static, module("Normalize")()], device="cpu")
+class Own(library.SentenceTransformer):
+    """A class of one's own, whose vectors are others."""
+
+    def encode(self, *args, **options):
+        return super().encode(*args, **options) + 1
+
+
+def test_live_models_of_other_kinds_are_computed_by_themselves(make):
+    model = make("mean", prompts={"query": "the dog "}, default_prompt_name="query")
+    own = make("cls")
+    own.__class__ = Own
+    for each in (model, own):
+        np.testing.assert_allclose(TransformerEncoder(each).transform(TEXTS), each.encode(TEXTS))
+        with pytest.raises(ValueError, match="max_seq_length"):
+            TransformerEncoder(each, max_length=4).transform(TEXTS)
+
+
+def test_what_needs_parts_of_the_model_refuses_it(folder, tmp_path):
+    edit(folder, DENSE, activation_function="torch.nn.modules.activation.Softplus")
+    model = AdaptedEncoder(folder, Whitening(shrinkage=0.5)).fit(MIXED)
+    assert model.transform(TEXTS).shape == (8, 8)
+    with pytest.raises(ValueError, match="only sentence-transformers computes"):
+        to_sentence_transformer(model, folder, tmp_path / "out")
+    with pytest.raises(ValueError, match="only sentence-transformers computes"):
+        export_onnx(model, tmp_path / "graph" / "model.onnx")
+    with pytest.raises(ValueError, match="layer=1"):
+        TransformerEncoder(folder, layer=1).transform(TEXTS)
+
+
+def test_it_needs_the_library_and_runs_no_foreign_code(folder, monkeypatch):
+    retype(folder, OURS[0], OURS[1], "my_package.Dense", OURS[3])
+    with pytest.raises(ValueError, match=r"my_package.Dense, whose code only runs"):
+        TransformerEncoder(folder).transform(TEXTS)
+    retype(folder, *OURS[:2], "sentence_transformers.models.LSTM", OURS[3])
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(FileNotFoundError, match="another format"):
+        TransformerEncoder(folder).transform(TEXTS)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ImportError, match=r"isoadapt\[st\]"):
+        TransformerEncoder(folder).transform(TEXTS)
+
+
+def test_other_models_of_the_library_are_named(make, checkpoint):
     for model, says in [
-        (other, "StaticEmbedding"),
         (library.CrossEncoder(str(checkpoint), device="cpu"), "CrossEncoder"),
         ((make(), make().tokenizer), "SentenceTransformer"),
     ]:
         with pytest.raises(TypeError, match=says):
             TransformerEncoder(model).transform(TEXTS)
-    other.save(str(tmp_path))
-    with pytest.raises(ValueError, match=r"begins with .*StaticEmbedding"):
-        load_checkpoint(tmp_path)

@@ -1,20 +1,19 @@
-"""The store of the cache: its format, eviction and damage."""
+"""The file of the cache: its rows, eviction and damage."""
 
 import hashlib
 import shutil
-import struct
-import zlib
+import sqlite3
+from contextlib import closing
 
-import lmdb
 import numpy as np
 import pytest
-from lmdb.verify import verify
 
-from isoadapt.encoders._cache._store import store_in
+from isoadapt import EmbeddingCache
+from isoadapt.encoders import _cache as module
 from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 
-LARGE = 2**30
+FILE = "vectors-001.sqlite"
 
 
 def keys_of(*numbers):
@@ -27,22 +26,30 @@ def vectors_of(keys, width=100):
     return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, width).astype("f4")
 
 
-def fill(store, n, width=100, max_size=LARGE):
-    keys = keys_of(*range(n))
-    store.put(keys, vectors_of(keys, width), max_size)
+def put(cache, *numbers, width=100):
+    keys = keys_of(*numbers)
+    cache._put("owner", dict(zip(keys, vectors_of(keys, width), strict=True)))
     return keys
 
 
-def test_rows_are_returned_exactly_and_in_order(tmp_path):
-    store = store_in(tmp_path)
-    keys = fill(store, 50)
+def has(cache, keys, width=100):
+    """Return whether all rows are found; those that are found must be right."""
+    found = cache._read(keys)
+    if found:
+        np.testing.assert_array_equal([*found.values()], vectors_of(found, width))
+    return found.keys() == set(keys)
+
+
+def test_rows_are_returned_exactly(tmp_path):
+    cache = EmbeddingCache(tmp_path)
+    keys = put(cache, *range(50))
     absent = keys_of(50, 51)
-    vectors, found = store.read([absent[0], *keys[::-1], absent[1]])
-    assert found.tolist() == [False] + 50 * [True] + [False]
-    np.testing.assert_array_equal(vectors[1:-1], vectors_of(keys[::-1]))
-    assert store.read(absent)[0].shape == (2, 0)
-    store.touch(keys[:7])
-    assert store.counts()[:3] == (7, 50, 50)
+    found = cache._read([absent[0], *keys[::-1], absent[1]])
+    assert [*found] == keys[::-1]
+    assert found[keys[0]].dtype == np.float32
+    np.testing.assert_array_equal([*found.values()], vectors_of(keys[::-1]))
+    assert cache._read(absent) == {}
+    assert cache.stats()[:3] == (50, 50, 50)
 
 
 def test_keys_stay_those_of_stored_vectors():
@@ -60,48 +67,33 @@ def test_keys_stay_those_of_stored_vectors():
     ]
 
 
-def test_a_file_of_the_documented_format_is_read(tmp_path):
-    """Four tables of LMDB, of which "claims" is only in older files."""
-
-    def with_checksum(key, content):
-        return struct.pack("<I", zlib.crc32(key + content)) + content
-
-    keys = keys_of(*range(30))
-    file = lmdb.open(str(tmp_path / "rows.lmdb"), max_dbs=4)
-    tables = {name: file.open_db(name) for name in (b"rows", b"used", b"claims", b"counts")}
-    with file.begin(write=True) as transaction:
-        for key, vector in zip(keys, vectors_of(keys), strict=True):
-            row = with_checksum(key, vector.astype("<f4").tobytes())
-            transaction.put(key, row, db=tables[b"rows"])
-            transaction.put(key, struct.pack(">Q", 3), db=tables[b"used"])
-        transaction.put(b"claimed", b"1", db=tables[b"claims"])
-        counts = struct.pack("<4Q", 5, 30, 3, 30 * (20 + 4 + 400))  # hits, misses, time, bytes
-        transaction.put(b"counts", with_checksum(b"counts", counts), db=tables[b"counts"])
-    file.close()
-    store = store_in(tmp_path)
-    np.testing.assert_array_equal(store.read(keys)[0], vectors_of(keys))
-    assert store.counts() == (5, 30, 30, 30 * 424)
-    assert store.check() == (30, [])
+def test_claims_exclude_other_owners_until_they_expire(tmp_path, monkeypatch):
+    cache, keys = EmbeddingCache(tmp_path), keys_of(*range(6))
+    assert cache._claim("one", keys[:4]) == {*keys[:4]}
+    assert cache._claim("two", keys) == {*keys[4:]}
+    assert cache._claim("one", keys[:2]) == {*keys[:2]}  # the claims of its last batch end
+    assert cache._claim("two", keys) == {*keys[2:]}
+    monkeypatch.setattr(module, "_CLAIM_SECONDS", 0)
+    assert cache._claim("three", keys) == {*keys}
 
 
-def test_the_least_recently_used_rows_are_evicted_first(tmp_path):
-    store, size = store_in(tmp_path), 2**20
-    first = fill(store, 300, width=250, max_size=size)
-    assert store.counts()[3] == 300 * (20 + 4 + 1000)
-    store.touch(first[:100])
+def test_the_least_recently_used_rows_are_evicted_first(tmp_path, monkeypatch):
+    cache, size = EmbeddingCache(tmp_path, 2**20), 2**20
+    first = put(cache, *range(300), width=250)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_MARK_SECONDS", 0)
+        assert has(cache, first[:100], 250)
     later = []
-    while store.read(first)[1].all():
-        more = keys_of(*range(300 + len(later), 320 + len(later)))
-        store.put(more, vectors_of(more, 250), size)
-        later += more
-        assert store.counts()[3] <= size
-        assert (tmp_path / "rows.lmdb" / "data.mdb").stat().st_size <= 2.5 * size
+    while has(cache, first[100:], 250):
+        numbers = range(300 + len(later), 320 + len(later))
+        later += put(cache, *numbers, width=250)
+        assert cache.stats().size <= size
+        assert (tmp_path / FILE).stat().st_size <= 1.2 * size
         assert len(later) < 1024, "newer rows were evicted in place of the first ones"
-    assert store.read(first[:100])[1].all()
-    vectors, found = store.read(later)
-    assert found.all()
-    np.testing.assert_array_equal(vectors, vectors_of(later, 250))
-    assert verify(str(tmp_path / "rows.lmdb")) == []
+    assert len(later) > 500
+    assert has(cache, first[:100], 250)
+    assert has(cache, later, 250)
+    assert cache.verify().problems == ()
 
 
 # Folders and damage
@@ -109,38 +101,65 @@ def test_the_least_recently_used_rows_are_evicted_first(tmp_path):
 
 def test_clear_leaves_other_files_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    store = store_in(tmp_path)
-    keys = fill(store, 10)
-    store.clear()
-    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "locks"}
-    assert store.counts()[:3] == (0, 0, 0)
-    assert not store.read(keys)[1].any()
+    cache = EmbeddingCache(tmp_path)
+    keys = put(cache, *range(10000))
+    cache.clear()
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "lock", FILE}
+    assert (tmp_path / FILE).stat().st_size < 2**18
+    assert cache.stats()[:3] == (0, 0, 0)
+    assert cache._read(keys) == {}
     shutil.rmtree(tmp_path)  # as another program may do
-    assert not store.read(keys)[1].any()
-    fill(store, 10)
-    np.testing.assert_array_equal(store.read(keys)[0], vectors_of(keys))
+    assert cache._read(keys) == {}
+    assert has(cache, put(cache, *range(10)))
 
 
 def flip_bits(folder, part):
-    """Change the file of a store at the places of some bytes, without changing its size."""
-    file = folder / "rows.lmdb" / "data.mdb"
+    """Change the file of a cache at the places of some bytes, without changing its size."""
+    file = folder / FILE
     content = bytearray(file.read_bytes())
     place = content.find(part)
     while place >= 0:
         content[place + 7] ^= 1
         place = content.find(part, place + 1)
-    with file.open("r+b") as opened:
-        opened.write(content)
+    file.write_bytes(content)
 
 
-@pytest.mark.parametrize("use", ["read", "check"])
-def test_damage_is_found_and_the_file_is_replaced(tmp_path, use):
-    store = store_in(tmp_path)
-    keys = fill(store, 300)
-    assert store.check() == (300, [])
-    flip_bits(tmp_path, vectors_of(keys[3:4]).tobytes()[:40])
-    with pytest.warns(UserWarning, match="damaged"):
-        assert store.check()[1] if use == "check" else not store.read(keys)[1].any()
-    assert store.check() == (0, [])
-    fill(store, 20)
-    np.testing.assert_array_equal(store.read(keys[:20])[0], vectors_of(keys[:20]))
+def test_damaged_vectors_are_encoded_again(tmp_path):
+    cache = EmbeddingCache(tmp_path)
+    keys = put(cache, *range(300))
+    assert cache.verify() == (300, ())
+    for check in (False, True):
+        flip_bits(tmp_path, vectors_of(keys[3:4]).tobytes()[:40])
+        if check:
+            rows, (problem,) = cache.verify()
+            assert rows == 300
+            assert "checksum" in problem
+        else:
+            with pytest.warns(UserWarning, match="1 vectors .* were damaged"):
+                assert not has(cache, keys)
+        assert cache.verify() == (299, ())
+        put(cache, 3)
+        assert has(cache, keys)
+
+
+def test_a_vector_of_another_key_is_never_returned(tmp_path):
+    cache = EmbeddingCache(tmp_path)
+    keys = put(cache, *range(5))
+    with closing(sqlite3.connect(tmp_path / FILE)) as database, database:
+        database.execute("UPDATE rows SET content = (SELECT max(content) FROM rows)")
+    with pytest.warns(UserWarning, match="4 vectors .* were damaged"):
+        assert len(cache._read(keys)) == 1
+
+
+@pytest.mark.parametrize("use", ["read", "verify"])
+def test_a_damaged_file_is_kept_beside_a_new_one(tmp_path, use):
+    cache = EmbeddingCache(tmp_path)
+    keys = put(cache, *range(300))
+    content = bytearray((tmp_path / FILE).read_bytes())
+    content[16384:] = bytes(len(content) - 16384)
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.warns(UserWarning, match="stored in 'vectors-002.sqlite'; you may delete"):
+        assert cache.verify().problems if use == "verify" else not cache._read(keys)
+    assert cache.verify() == (0, ())
+    assert has(cache, put(cache, *range(20)))
+    assert (tmp_path / FILE).read_bytes() == content

@@ -62,7 +62,6 @@ def onnx(source, tmp_path_factory):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     folder = tmp_path_factory.mktemp("onnx")
-    given = {"base_model": source.encoder, "data": {"max_length": LENGTH}}
-    saved = save_adapter(source.adapter, folder / "adapter", **given)
+    saved = save_adapter(source.adapter, folder / "adapter", base_model=source.encoder)
     succeed("export", saved, "--model", source.folder, "--out", folder / "served", "--onnx")
     return folder / "served"

@@ -7,9 +7,11 @@ import sys
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
+from sklearn.pipeline import make_pipeline
 
 from isoadapt import LogitPreservingWhitening, TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.interop import merge_into_checkpoint, to_sentence_transformer
+from isoadapt.interop._reference import read_reference
 from tests.cli.command_line import fail, run, succeed
 from tests.interop.conftest import LENGTH
 from tests.interop.examples import CLASSES, blurred, edit_json
@@ -142,8 +144,10 @@ def test_lengths_and_padding_must_be_as_before(copy):
         assert run("check", folder).code == 1
         (folder / "tokenizer.json").write_text(before)
     folder = copy("sentence")
-    edit_json(folder / "reference.json", sign=True, max_length=700)  # which no text reaches
-    assert f"length is {LENGTH} tokens instead of 700" in run("check", folder).stdout
+    settings = json.loads((folder / "reference.json").read_text())["settings"]
+    longer = settings | {"max_length": 700}  # which no text reaches
+    edit_json(folder / "reference.json", sign=True, settings=longer)
+    assert f"max_length is {LENGTH} instead of 700" in run("check", folder).stdout
 
 
 def test_what_only_a_cross_encoder_reads_is_compared(tmp_path):
@@ -162,7 +166,7 @@ def test_what_only_a_cross_encoder_reads_is_compared(tmp_path):
 
 def test_the_version_is_that_of_the_vectors(source, sentence, onnx, tmp_path):
     def version(folder):
-        return json.loads((folder / "reference.json").read_text())["version"]
+        return read_reference(folder).version
 
     own = version(sentence)
     assert own == version(onnx)
@@ -172,8 +176,9 @@ def test_the_version_is_that_of_the_vectors(source, sentence, onnx, tmp_path):
         (Whitening(head=source.head).fit(source.rows, CLASSES), LENGTH),
         (Whitening().fit(source.rows), LENGTH),  # gives the same vectors
     ):
-        given = {"pooling": "head_input", "max_length": length, "overwrite": True}
-        out = to_sentence_transformer(adapter, source.folder, tmp_path / "out", **given)
+        encoder = TransformerEncoder(source.folder, max_length=length)
+        model = make_pipeline(encoder, adapter)
+        out = to_sentence_transformer(model, source.folder, tmp_path / "out", overwrite=True)
         others.append(version(out))
     assert len({own, *others}) == 3
     assert others[1] == others[2]

@@ -25,7 +25,7 @@ from isoadapt import (
 from isoadapt.interop import _onnx, export_onnx
 from isoadapt.interop._pipeline import take_apart
 from tests.interop.conftest import LENGTH
-from tests.interop.examples import CLASSES, ROWS, blurred, edit_json, without_isoadapt
+from tests.interop.examples import CLASSES, ROWS, blurred, without_isoadapt
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, save_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -104,13 +104,12 @@ class TestOutputs:
             source.head.outputs(source.encoder.transform(TEXTS)),
         )
 
-    def test_other_labels_with_length_case_and_unit_length(self, bare, tmp_path):
+    def test_other_labels_with_length_and_unit_length(self, bare, tmp_path):
         """What the graph computes from vectors, and its tokenizer, without an export."""
         library = pytest.importorskip("sentence_transformers")
         modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
         parts = [modules.Transformer(str(bare)), modules.Pooling(16)]
         library.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "sentence"))
-        edit_json(tmp_path / "sentence" / "sentence_bert_config.json", do_lower_case=True)
         encoder = TransformerEncoder(tmp_path / "sentence", max_length=LENGTH)
         rows = encoder.transform(ROWS)
         adapter = Whitening("pca", n_components=4).fit(rows)
@@ -124,9 +123,9 @@ class TestOutputs:
         found = log_softmax(logits, axis=1)
         np.testing.assert_allclose(found, last.predict_log_proba(expected), atol=1e-4)
         assert list(outputs.config["id2label"].values()) == last.classes_.tolist()
-        _onnx._write_tokenizer(tmp_path, encoder.open(), LENGTH, pads=True)
+        _onnx._write_tokenizer(tmp_path, encoder.open(), pads=True)
         tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-        ids = [each.ids for each in tokenizer.encode_batch([text.upper() for text in TEXTS])]
+        ids = [each.ids for each in tokenizer.encode_batch(TEXTS)]
         options = {"padding": True, "truncation": True, "max_length": LENGTH}
         assert ids == encoder.open().backbone.tokenizer(TEXTS, **options)["input_ids"]
 

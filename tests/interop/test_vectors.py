@@ -3,15 +3,18 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
+import sklearn
 import torch
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import AdaptedEncoder, TransformerEncoder, Whitening
-from isoadapt.encoders._identity import vector_source
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.interop._merge import check_source
 from isoadapt.interop._pipeline import take_apart
+from isoadapt.interop._reference import check_vectors, encoder_reference, read_reference
+from tests.cli.command_line import run, succeed
 from tests.interop.examples import ROWS, edit_json
 from tests.tiny_models import make_model, make_tokenizer, save_model, save_pair
 
@@ -33,7 +36,7 @@ def check(model, folder):
     """What merge_into_checkpoint checks before it writes."""
     parts = take_apart(model)
     encoder = TransformerEncoder(folder, pooling="head_input", device="cpu")
-    check_source(parts, parts.first().to_affine(), encoder)
+    check_source(parts, encoder)
 
 
 def refuse(model, folder, named="another checkpoint"):
@@ -46,9 +49,9 @@ class TestPipelines:
     """The encoder that a pipeline begins with must give this checkpoint's head input."""
 
     def test_other_vectors_are_refused(self, source):
-        for settings, named in (({"pooling": "max", "layer": 0}, "pooling='max', layer=0"),):
-            model = make_pipeline(TransformerEncoder(source.folder, **settings), source.adapter)
-            assert "pooling='head_input'" in refuse(model, source.folder, named)
+        encoder = TransformerEncoder(source.folder, pooling="max", layer=0)
+        model = make_pipeline(encoder, source.adapter)
+        assert "pooling='head_input'" in refuse(model, source.folder, "pooling='max', layer=0")
 
     def test_another_checkpoint_is_refused(self, source, other, tmp_path):
         model = AdaptedEncoder(TransformerEncoder(other), Whitening()).fit(ROWS)
@@ -68,14 +71,17 @@ class TestPipelines:
         refuse(pipeline(TransformerEncoder(copy)), source.folder)
 
     @pytest.mark.parametrize("architecture", ["bert", "deberta-v2"])
-    def test_a_copy_in_half_precision_is_the_same_checkpoint(self, architecture, tmp_path):
+    def test_a_live_model_in_half_precision_is_the_same_checkpoint(self, architecture, tmp_path):
         folder = save_model(tmp_path / "full", architecture)
         for dtype in (torch.float16, torch.bfloat16):
             model, tokenizer = make_model(architecture).to(dtype), make_tokenizer(architecture)
             saved = save_pair(model, tokenizer, tmp_path / str(dtype))
-            source = vector_source(TransformerEncoder((model, tokenizer)))
+            live = encoder_reference(TransformerEncoder((model, tokenizer)))
+            assert live.settings["dtype"] == str(dtype).removeprefix("torch.")
             for copy in (folder, saved):
-                assert source.is_of(TransformerEncoder(copy)._backbone())
+                check_vectors(live, "the live model", TransformerEncoder(copy))
+                stored = encoder_reference(TransformerEncoder(copy))
+                check_vectors(stored, "its record", TransformerEncoder((model, tokenizer)))
 
     def test_a_folder_that_was_renamed_is_the_same_checkpoint(self, source, tmp_path):
         folder = shutil.copytree(source.folder, tmp_path / "before")
@@ -97,9 +103,8 @@ class TestPipelines:
 class TestSavedAdapters:
     """An adapter folder carries what its vectors were."""
 
-    def saved(self, encoder, folder, base_model=None):
-        adapter = pipeline(encoder)[1]
-        return load_adapter(save_adapter(adapter, folder, base_model=base_model or encoder))
+    def saved(self, encoder, folder):
+        return load_adapter(save_adapter(pipeline(encoder)[1], folder, base_model=encoder))
 
     def test_other_vectors_are_refused(self, source, tmp_path):
         adapter = self.saved(TransformerEncoder(source.folder, pooling="mean", layer=0), tmp_path)
@@ -107,10 +112,8 @@ class TestSavedAdapters:
         refuse(adapter, source.folder, named)
         assert "- Vectors: pooling='mean', layer=0" in (tmp_path / "README.md").read_text("utf-8")
 
-    @pytest.mark.parametrize("of_folder", [False, True])
-    def test_another_checkpoint_is_refused(self, of_folder, source, other, tmp_path):
-        encoder = TransformerEncoder(other)
-        adapter = self.saved(encoder, tmp_path / "a", other if of_folder else encoder)
+    def test_another_checkpoint_is_refused(self, source, other, tmp_path):
+        adapter = self.saved(TransformerEncoder(other), tmp_path / "a")
         refuse(adapter, source.folder)
         check(adapter, shutil.copytree(other, tmp_path / "elsewhere"))
         adapter.fit(source.rows)  # the record goes
@@ -119,7 +122,35 @@ class TestSavedAdapters:
     def test_the_identity_stays_when_it_is_saved_again(self, source, other, tmp_path):
         first = self.saved(TransformerEncoder(source.folder), tmp_path / "a")
         save_adapter(first, tmp_path / "b", base_model="org/name")
-        configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in "ab"]
-        assert configs[0]["vectors"] == configs[1]["vectors"]
-        assert configs[0]["vectors"]["kind"] == "pooling='head_input'"
+        assert (tmp_path / "a/reference.json").read_text() == (
+            tmp_path / "b/reference.json"
+        ).read_text()
+        assert read_reference(tmp_path / "b").settings["pooling"] == "head_input"
         refuse(load_adapter(tmp_path / "b"), other)
+
+    @pytest.mark.parametrize("pooling", ["auto", "readout", [("mean", -1)]])
+    def test_the_encoder_is_rebuilt_by_its_settings(self, pooling, source):
+        encoder = TransformerEncoder(source.folder, pooling=pooling, max_length=np.int64(5))
+        reference = encoder_reference(encoder)
+        settings = {name: reference.settings[name] for name in ("pooling", "layer", "max_length")}
+        again = TransformerEncoder(source.folder, **json.loads(json.dumps(settings)))
+        np.testing.assert_array_equal(again.transform(ROWS), encoder.transform(ROWS))
+        assert encoder_reference(again).version == reference.version
+
+    @pytest.mark.parametrize("library", ["pandas", "polars"])
+    def test_the_output_configuration_does_not_matter(self, library, source, tmp_path):
+        adapter = pipeline(TransformerEncoder(source.folder))[1]
+        with sklearn.config_context(transform_output=library):
+            encoder = TransformerEncoder(source.folder).set_output(transform=library)
+            loaded = load_adapter(save_adapter(adapter, tmp_path / "a", base_model=encoder))
+            check(make_pipeline(encoder, loaded), source.folder)
+            merge_into_checkpoint(loaded, source.folder, tmp_path / "out")
+
+    def test_the_encoder_is_checked_where_the_adapter_is(self, source, other, tmp_path):
+        folder = shutil.copytree(source.folder, tmp_path / "model")
+        self.saved(TransformerEncoder(folder, pooling="mean", max_length=5), tmp_path / "a")
+        assert "TransformerEncoder: " in succeed("check", tmp_path / "a").stdout
+        shutil.copyfile(other / "model.safetensors", folder / "model.safetensors")
+        succeed("check", tmp_path / "a")  # that weight is not one of the mean
+        (folder / "model.safetensors").unlink()
+        assert "cannot be used" in run("check", tmp_path / "a").stdout

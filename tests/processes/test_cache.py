@@ -2,25 +2,23 @@
 
 import os
 import random
+import resource
 import signal
 import sys
 import time
 import traceback
 import warnings
-from contextlib import suppress
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock, Timeout
 
 from isoadapt import EmbeddingCache
-from isoadapt.encoders._cache import _store as module
-from isoadapt.encoders._cache._store import store_in
+from isoadapt.encoders import _cache as module
+from isoadapt.encoders._cache import Request
 from isoadapt.encoders._identity import Identity
 from isoadapt.encoders._texts import Texts
-from tests.encoders.test_store import LARGE, fill, keys_of, vectors_of
+from tests.encoders.test_store import FILE, has, put, vectors_of
 
 pytestmark = [
     pytest.mark.xdist_group("processes"),
@@ -28,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
 ]
 TEXTS = Texts([f"text {i} {'is not short ' * 3}" for i in range(8000)])
+PAGE = 16384  # bytes
 MAX_SIZE = 5 * 2**20  # smaller than all vectors together, so that rows are evicted too
 
 
@@ -45,8 +44,8 @@ def rows_of(texts):
 
 
 def embed(folder, texts):
-    cache = EmbeddingCache(folder, MAX_SIZE)
-    return cache._embed(texts, lambda: Identity(b"stand-in"), rows_of, lambda rows: None)
+    cache, identity = EmbeddingCache(folder, MAX_SIZE), Identity(b"stand-in")
+    return Request(cache, texts, lambda: identity, lambda: rows_of, lambda rows: None).vectors()
 
 
 def n_wrong(folder, texts):
@@ -78,7 +77,8 @@ def kill(pid):
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("error::UserWarning")  # no damage is found
-def test_three_processes_of_which_one_is_killed_at_random(tmp_path, rounds):
+def test_three_processes_of_which_one_is_killed_at_random(tmp_path, rounds, monkeypatch):
+    monkeypatch.setattr(module, "_CLAIM_SECONDS", 0.5)
     chance = random.Random(0)
     pids = [fill_until_killed(tmp_path, i) for i in range(2)]
     for i in range(rounds):
@@ -91,14 +91,8 @@ def test_three_processes_of_which_one_is_killed_at_random(tmp_path, rounds):
     assert EmbeddingCache(tmp_path).verify().problems == ()
 
 
-def is_locked(file):
-    with suppress(Timeout), FileLock(file).acquire(blocking=False):
-        return False
-    return True
-
-
 def interrupt_calls(folder):
-    """Interrupt calls at random moments; no lock may be kept."""
+    """Interrupt calls at random moments; the next ones must work and not wait for anything."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -113,66 +107,50 @@ def interrupt_calls(folder):
             signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             interrupted += 1
-        assert not any(map(is_locked, Path(folder, "locks").glob("*.lock")))
     assert n_wrong(folder, TEXTS.take(range(0, len(TEXTS), 9))) == 0
     assert EmbeddingCache(folder).verify().problems == ()
 
 
 @pytest.mark.slow
-def test_interrupted_calls_keep_no_lock_and_leave_nothing_wrong(tmp_path):
+def test_interrupted_calls_leave_nothing_wrong(tmp_path):
     assert in_fork(interrupt_calls, tmp_path) == 0
 
 
-def test_the_file_may_outgrow_the_map_of_two_processes(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_FIRST_MAP", 2**16)
-    keys = [keys_of(*range(start, start + 500)) for start in range(0, 1500, 500)]
-    fill(store_in(tmp_path), 500)
-    put = lambda: store_in(tmp_path).put(keys[1], vectors_of(keys[1]), LARGE)  # noqa: E731
-    assert in_fork(put) == 0
-    store_in(tmp_path).put(keys[2], vectors_of(keys[2]), LARGE)
-    for part in keys:
-        np.testing.assert_array_equal(store_in(tmp_path).read(part)[0], vectors_of(part))
-
-
 def damage_at_random(content, chance):
-    """Return the content of a file of pages of 4096 bytes damaged in one of many ways."""
+    """Return the content of a file of pages of 16384 bytes damaged in one of many ways."""
     content = bytearray(content)
-    page, other = (4096 * chance.randrange(len(content) // 4096) for _ in range(2))
+    page, other = (PAGE * chance.randrange(len(content) // PAGE) for _ in range(2))
     places = {  # of single bytes
         "anywhere": [chance.randrange(len(content)) for _ in range(20)],
-        "root": [4096 * chance.randrange(2) + chance.randrange(152) for _ in range(10)],
+        "root": [PAGE * chance.randrange(7) + chance.randrange(152) for _ in range(10)],
     }
-    pages = {"zero": bytes(4096), "noise": chance.randbytes(4096)}
-    pages["copied"] = content[other : other + 4096]
+    pages = {"zero": bytes(PAGE), "noise": chance.randbytes(PAGE)}
+    pages["copied"] = content[other : other + PAGE]
     kind = chance.choice([*places, *pages, "cut"])
     for place in places.get(kind, ()):
         content[place] = chance.randrange(256)
     if kind in pages:
-        content[page : page + 4096] = pages[kind]
+        content[page : page + PAGE] = pages[kind]
     return content[: chance.randrange(len(content))] if kind == "cut" else content
 
 
 def check_damage(folder, seeds):
-    """Damage a store in many ways; check that no wrong row is read and that it recovers."""
+    """Damage a file in many ways; check that no wrong row is read and that the cache recovers."""
     warnings.simplefilter("ignore")
-    keys = fill(store_in(folder / "sound"), 400)
-    content = (folder / "sound" / "rows.lmdb" / "data.mdb").read_bytes()
-    expected = vectors_of(keys)
+    keys = put(EmbeddingCache(folder / "sound"), *range(1000))
+    content = (folder / "sound" / FILE).read_bytes()
     for seed in seeds:
-        place = folder / str(seed) / "rows.lmdb"
-        place.mkdir(parents=True)
-        (place / "data.mdb").write_bytes(damage_at_random(content, random.Random(seed)))
-        store = store_in(place.parent)
-        for max_size in (LARGE, 2**20):
-            vectors, found = store.read(keys)
-            assert not found.any() or (vectors[found] == expected[found]).all()
-            store.put(keys[::4], expected[::4], max_size)
-            store.touch(keys)
-        store.check()
-        assert store.check()[1] == []
-        store.put(keys, expected, LARGE)
-        np.testing.assert_array_equal(store.read(keys)[0], expected)
-        store.close()
+        place = folder / str(seed)
+        place.mkdir()
+        (place / FILE).write_bytes(damage_at_random(content, random.Random(seed)))
+        for max_size in (2**30, 2**20):
+            cache = EmbeddingCache(place, max_size)
+            has(cache, keys)  # what is found must be right
+            put(cache, *range(0, 1000, 4))
+            cache._claim("owner", keys)
+        cache.verify()
+        assert cache.verify().problems == ()
+        assert has(cache, put(EmbeddingCache(place), *range(1000)))
 
 
 @pytest.mark.slow
@@ -181,20 +159,29 @@ def test_damage_neither_gives_a_wrong_row_nor_ends_the_process(tmp_path):
     assert code == 0, f"exit code {code} after {sorted(tmp_path.iterdir())}"
 
 
-def test_a_child_leaves_the_stores_and_the_locks_of_its_parent_alone(tmp_path):
+def test_a_full_disk_gives_a_warning(tmp_path, monkeypatch):
+    """Files may not grow, which is an error of the disk to SQLite."""
+
+    def fill_disk():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, 2**18))
+        with pytest.warns(UserWarning, match="continues without the cache .*disk"):
+            assert n_wrong(tmp_path, TEXTS) == 0
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**10, 2**18))
+        with pytest.warns(UserWarning, match="continues without the cache .*disk"):
+            assert n_wrong(tmp_path / "new", TEXTS.take(range(10))) == 0
+
+    monkeypatch.setattr(module, "_CLAIM_SECONDS", 0.5)
+    assert in_fork(fill_disk) == 0
+    assert n_wrong(tmp_path, TEXTS) == 0
+    assert EmbeddingCache(tmp_path).verify().problems == ()
+
+
+def test_a_forked_process_can_use_the_cache_of_its_parent(tmp_path):
     embed(tmp_path, TEXTS.take(range(100)))
-    store = store_in(tmp_path)
-    lock = store.lock("held")
-    assert store.try_lock(lock)
 
     def use_in_child():
-        assert store_in(tmp_path) is not store
         assert n_wrong(tmp_path, TEXTS.take(range(50, 200))) == 0
-        assert not store_in(tmp_path).try_lock(store_in(tmp_path).lock("held"))
 
     assert in_fork(use_in_child) == 0
-    assert is_locked(tmp_path / "locks" / "held.lock")
-    lock.release()
-    assert store_in(tmp_path) is store
     assert n_wrong(tmp_path, TEXTS.take(range(200))) == 0
     assert EmbeddingCache(tmp_path).stats()[:3] == (250, 200, 200)

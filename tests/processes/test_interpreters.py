@@ -46,7 +46,7 @@ def test_help_loads_nothing_heavy(tmp_path):
     loaded = run_python(code, tmp_path)
     assert loaded.count("Usage: isoadapt") == 4
     assert "'isoadapt.cli'" in loaded
-    for module in ("torch", "sklearn", "scipy", "transformers", "zuko", "matplotlib", "lmdb"):
+    for module in ("torch", "sklearn", "scipy", "transformers", "zuko", "matplotlib"):
         assert f"'{module}'" not in loaded
 
 
@@ -207,7 +207,7 @@ def test_a_new_process_imports_nothing_heavy_and_predicts_the_same(search, taugh
         assert f"'{module}'" not in alone
     assert names == "IsotropyLayer load_checkpoint"
     assert "'isoadapt.adapters'" in loaded
-    for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb", "accelerate", "datasets"):
+    for module in ("transformers", "zuko", "matplotlib", "typer", "accelerate", "datasets"):
         assert f"'{module}'" not in loaded
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,28 +31,26 @@ except ImportError:
 _FLOOR = 1e-3  # least standard deviation, relative to the largest
 _SLOPE = math.exp(-0.5)  # least scale of an affine coupling; the largest is its inverse
 
-A = TypeVar("A", Tensor, NDArray[Any])
 
+class Block(NamedTuple):
+    """Tensors or arrays of a block: ActNorm, permutation, coupling with one hidden layer."""
 
-class Block(NamedTuple, Generic[A]):
-    """Parameters of one block: ActNorm, permutation, and a coupling with one hidden layer."""
-
-    log_scale: A  # ActNorm, (d,): x -> exp(log_scale) x + shift
-    shift: A  # (d,)
-    order: A  # permutation, (d,): x -> x[order]
-    hidden_weight: A  # (n_hidden, d - d // 2); the input is the kept half of the coordinates
-    hidden_bias: A  # (n_hidden,)
+    log_scale: Any  # ActNorm, (d,): x -> exp(log_scale) x + shift
+    shift: Any  # (d,)
+    order: Any  # permutation, (d,): x -> x[order]
+    hidden_weight: Any  # (n_hidden, d - d // 2); the input is the kept half of the coordinates
+    hidden_bias: Any  # (n_hidden,)
     # Shifts of the other half, m = d // 2; in affine couplings then as many unbounded log-scales.
-    readout_weight: A  # (m, n_hidden) or (2 m, n_hidden)
-    readout_bias: A  # (m,) or (2 m,)
+    readout_weight: Any  # (m, n_hidden) or (2 m, n_hidden)
+    readout_bias: Any  # (m,) or (2 m,)
 
 
-class Last(NamedTuple, Generic[A]):
-    """Parameters of the last steps: a permutation and ActNorm."""
+class Last(NamedTuple):
+    """Tensors or arrays of the last steps: a permutation and ActNorm."""
 
-    order: A  # permutation, (d,): x -> x[order]
-    log_scale: A  # ActNorm, (d,): x -> exp(log_scale) x + shift
-    shift: A  # (d,)
+    order: Any  # permutation, (d,): x -> x[order]
+    log_scale: Any  # ActNorm, (d,): x -> exp(log_scale) x + shift
+    shift: Any  # (d,)
 
 
 class Scaling(Transform):
@@ -100,21 +98,19 @@ class HalfCoupling(CouplingTransform):
         return torch.cat([x_a, x_b], dim=-1)
 
 
-def make_transform(
-    coupling: str, blocks: Sequence[Block[Tensor]], last: Last[Tensor]
-) -> ComposedTransform:
+def make_transform(coupling: str, blocks: Sequence[Block], last: Last) -> ComposedTransform:
     """Chain the blocks and the last steps; the result maps rows to z, and its ``inv`` maps back."""
     steps = [step for block in blocks for step in block_steps(coupling, block)]
     return ComposedTransform(*steps, Permutation(last.order), Scaling(last.log_scale, last.shift))
 
 
-def block_steps(coupling: str, block: Block[Tensor]) -> tuple[Transform, Transform, Transform]:
+def block_steps(coupling: str, block: Block) -> tuple[Transform, Transform, Transform]:
     """Return ActNorm, permutation and coupling of a block."""
     coupled = HalfCoupling(_conditioner(coupling, block), block.hidden_weight.shape[1])
     return Scaling(block.log_scale, block.shift), Permutation(block.order), coupled
 
 
-def _conditioner(coupling: str, block: Block[Tensor]) -> Callable[[Tensor], Transform]:
+def _conditioner(coupling: str, block: Block) -> Callable[[Tensor], Transform]:
     """Return the function from the kept coordinates to the transform of the others."""
 
     def condition(kept: Tensor) -> Transform:
@@ -138,8 +134,8 @@ class FlowMap(NamedTuple):
     """A fitted flow in float64, as a map and as a density."""
 
     coupling: str  # "additive" or "affine"
-    blocks: tuple[Block[NDArray[Any]], ...]
-    last: Last[NDArray[Any]]
+    blocks: tuple[Block, ...]
+    last: Last
 
     @property
     def n_features_out(self) -> int:

@@ -77,7 +77,7 @@ class BlockNetwork(ActNorm):
         _freeze(self.readout_weight, constant[:, None])
         _freeze(self.readout_bias, constant)
 
-    def tensors(self) -> Block[Tensor]:
+    def tensors(self) -> Block:
         """Return the parameters as a Block."""
         return Block(*(getattr(self, name) for name in Block._fields))
 
@@ -168,7 +168,7 @@ class FlowNetwork(nn.Module):
         """Copy the weights by name; `member` is 0, as there is one member."""
         return {name: value.clone() for name, value in self.state_dict().items()}
 
-    def _last(self) -> Last[Tensor]:
+    def _last(self) -> Last:
         return Last(self.last_order, self.last.log_scale, self.last.shift)
 
 

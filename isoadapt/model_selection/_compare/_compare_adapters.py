@@ -290,16 +290,13 @@ def _complete(
             )
         else:
             measured[method.name] = [replace(each, messages=()) for each in done]
-            notes += _messages(method.name, done)
+            said = Counter(message for each in done for message in each.messages)
+            notes += [
+                f"{method.name}: {message} (in {count} of {len(done)} fits)"
+                for message, count in said.items()
+            ]
     if missing:
         notes.append(f"{INTERRUPTED} before these were done: {', '.join(missing)}")
     for note in notes:
         warn(note)
     return measured, notes
-
-
-def _messages(name: str, measured: Sequence[Measurement]) -> list[str]:
-    """Distinct warnings of the fits of a method, and in how many fits they came."""
-    counts = Counter(message for each in measured for message in each.messages)
-    times = f" (in {{}} of {len(measured)} fits)" if len(measured) > 1 else ""
-    return [f"{name}: {message}{times.format(count)}" for message, count in counts.items()]

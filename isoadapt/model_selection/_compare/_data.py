@@ -95,29 +95,36 @@ def make_data(
     given = {"X": X, "X_test": X_test} | _given(uses)
     scores, relevant = given.pop("scores", None), given.pop("relevant", None)
     sets, widths = _matrices(given, teacher, head)
-    targets, labels = [], []
-    for name, values, own in (("X", y, groups), ("X_test", y_test, groups_test)):
-        if name in sets:
-            targets.append(_targets(values, sets[name], name.replace("X", "y"), head, task))
-            n = len(sets[name])
-            own = np.arange(n) if own is None else own
-            labels.append(codes_of(own, n, name.replace("X", "groups"), name)[1])
-    n_fit, d = len(labels[0]), sets["X"].shape[1] if widths is None else widths[0]
-    rows = np.concatenate([sets.pop(name) for name in ("X", "X_test") if name in sets])
-    y, numbers = np.concatenate(targets), np.concatenate(labels)
-    numbers[n_fit:] += n_fit  # no group is in both
+    n_fit, d = len(sets["X"]), sets["X"].shape[1] if widths is None else widths[0]
+    rows, targets, numbers = _rows(sets, (y, y_test), (groups, groups_test), head, task)
     if not needs_fit(head):
         LinearHead.from_estimator(head)._check_width(d)
-        LinearHead.from_estimator(head)._targets(y)  # raises for unknown labels
+        LinearHead.from_estimator(head)._targets(targets)  # raises for unknown labels
     clusters = joined(numbers, row_hashes(rows[:, :d]))
     of_fit = None if groups is None else numbers[:n_fit]
-    data = Data(rows, y, task, clusters, of_fit, sets, widths=widths)
+    data = Data(rows, targets, task, clusters, of_fit, sets, widths=widths)
     if scores is not None:
         data = _with_pairs(data, scores)
     if relevant is not None:
         found = relevant_sets(relevant, len(sets["queries"]), len(sets["documents"]))
         data = replace(data, relevant=found)
     return data, n_fit
+
+
+def _rows(
+    sets: dict[str, NDArray[Any]], y: Sequence[Any], groups: Sequence[Any], head: Any, task: str
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
+    """Take X and X_test out of the sets: rows, targets and numbers of groups, none in both."""
+    rows, targets, numbers = [], [], []
+    for name, values, own in zip(("X", "X_test"), y, groups, strict=True):
+        if name in sets:
+            rows.append(sets.pop(name))
+            n = len(rows[-1])
+            targets.append(_targets(values, rows[-1], name.replace("X", "y"), head, task))
+            own = np.arange(n) if own is None else own
+            codes = codes_of(own, n, name.replace("X", "groups"), name)[1]
+            numbers.append(codes + len(rows[0]) * (len(rows) - 1))
+    return np.concatenate(rows), np.concatenate(targets), np.concatenate(numbers)
 
 
 def _given(uses: Any) -> dict[str, Any]:

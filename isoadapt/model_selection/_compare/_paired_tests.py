@@ -198,8 +198,9 @@ class Tests(NamedTuple):
     tested: bool = True  # whether there are enough units to test differences
 
     def interval(self, name: str) -> Effect:
-        """Score of a method with its interval."""
-        return self.effect(self.evidence[name])
+        """Score of a method with its interval; no score exceeds 1."""
+        effect = self.effect(self.evidence[name])
+        return effect._replace(high=min(effect.high, 1.0))
 
     def difference(self, name: str, reference: str) -> Effect:
         """Score of a method minus that of another one."""

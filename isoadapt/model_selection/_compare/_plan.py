@@ -149,7 +149,7 @@ def _folds(data: Data, cv: Any, seed: int) -> list[tuple[Rows, Rows]]:
         repeats = [kind(int(cv), shuffle=True, random_state=each) for each in seeds]
         return [pair for repeat in repeats for pair in repeat.split(data.X, y, groups)]
     found = check_cv(cv).split(data.X, y, groups)  # raises for other kinds of values
-    splits = [_checked_split(np.asarray(own), np.asarray(test), len(y)) for own, test in found]
+    splits = [_disjoint(train, test, len(y)) for train, test in found]
     if len(splits) < 2:
         raise ValueError(
             f"cv={cv!r} gives {len(splits)} split(s), but at least 2 are needed for a test; to "
@@ -158,14 +158,12 @@ def _folds(data: Data, cv: Any, seed: int) -> list[tuple[Rows, Rows]]:
     return splits
 
 
-def _checked_split(train: Rows, test: Rows, n: int) -> tuple[Rows, Rows]:
-    """Row numbers of one split; raise ValueError if they are not disjoint rows of X."""
-    rows = np.concatenate([train, test])
-    if rows.dtype.kind not in "iu" or not {*rows.tolist()} <= {*range(n)}:
-        raise ValueError(f"cv: a split must be two arrays of the row numbers 0 to {n - 1}")
+def _disjoint(train: Any, test: Any, n: int) -> tuple[Rows, Rows]:
+    """Row numbers of one split, also of masks; raise ValueError if some are in both parts."""
+    train, test = (np.arange(n)[np.asarray(each)] for each in (train, test))
     if len(shared := np.intersect1d(train, test)):
         raise ValueError(
             f"cv: a split has {len(shared)} row(s) both for training and for test, such as row "
             f"{shared[0]}; the judged rows must not be trained on"
         )
-    return train.astype(np.int64), test.astype(np.int64)
+    return train, test

@@ -1,1 +1,0 @@
-"""The disk cache of embeddings: the public class with its requests, and the store."""

@@ -1,0 +1,153 @@
+"""Encoders that sentence-transformers computes itself, because its modules are not known here."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from isoadapt._utils.devices import resolve_device
+from isoadapt._utils.imports import import_optional
+from isoadapt.encoders._backbone import eval_copy
+from isoadapt.encoders._folder import checkpoint_folder, fingerprint, sentence_modules
+from isoadapt.encoders._kinds import holds_classifier
+from isoadapt.encoders._loading import checked_read
+from isoadapt.encoders._models import (
+    DTYPES,
+    check_placed,
+    in_memory,
+    is_sentence_transformer,
+    quiet,
+    stored,
+)
+from isoadapt.encoders._pooling import LIBRARY, Pooling
+from isoadapt.encoders._sentence import live_pooling, sentence_pooling
+from isoadapt.encoders._texts import Texts
+
+_BLOCK = 1024  # texts in one call of the library
+
+
+@dataclass(frozen=True)
+class LibraryEncoder:
+    """A SentenceTransformer with the methods of Opened that need no part of a model."""
+
+    model: Any
+    shown: str  # how messages name it
+    pooling = Pooling((LIBRARY,))
+    layer = -1
+    names = None
+    reads_head = False
+
+    @property
+    def width(self) -> int:
+        """Number of columns of the vectors."""
+        return self.encode(Texts(["a"])).shape[1]
+
+    def length(self, pairs: bool = False) -> int | None:
+        """Return the number of tokens that inputs are truncated to; None if there is no limit."""
+        length = self.model.max_seq_length
+        return None if length is None or length == float("inf") else int(length)
+
+    def encode(
+        self, texts: Texts, progress: Callable[[int], Any] = lambda n_texts: None
+    ) -> NDArray[np.float32]:
+        """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
+        rows: list[Any] = texts.first
+        if texts.second is not None:
+            rows = list(zip(texts.first, texts.second, strict=True))
+        blocks = []
+        for start in range(0, len(rows), _BLOCK):
+            found = self.model.encode(rows[start : start + _BLOCK], show_progress_bar=False)
+            blocks.append(np.asarray(found, dtype=np.float32))
+            progress(len(found))
+        return np.concatenate(blocks)
+
+    def head(self, y: ArrayLike | None = None) -> None:
+        """Return None, because there is no classifier head."""
+
+    def describe(self) -> str:
+        """Say in words how one vector is computed from a text."""
+        modules = " + ".join(type(module).__name__ for module in self.model)
+        return f"vectors of sentence-transformers ({modules})"
+
+    def _refuse(self) -> Any:
+        raise ValueError(
+            f"{self.shown} has modules or settings that only sentence-transformers computes. It "
+            "gives vectors, but no tokens and hidden states, and cannot be exported or merged. "
+            "Choose pooling='cls', 'mean' or 'max' if its transformer alone will do"
+        )
+
+    backbone = tokens = equal_lengths = property(_refuse)
+
+
+def open_library(
+    model: Any,
+    *,
+    layer: int,
+    max_length: int | None,
+    device: str | torch.device,
+    dtype: str,
+    revision: str | None,
+    trust_remote_code: bool,
+) -> LibraryEncoder | None:
+    """Open a model that only sentence-transformers computes; return None for any other model."""
+    live = is_sentence_transformer(model)
+    if not live and not isinstance(model, str | os.PathLike):
+        return None
+    folder = Path() if live else checkpoint_folder(model, revision, trust_remote_code)
+    if not live and holds_classifier(folder):
+        return None
+    if (live_pooling(model) if live else sentence_pooling(folder)) != Pooling((LIBRARY,)):
+        return None
+    if layer != -1 or (live and max_length is not None):
+        raise ValueError(
+            f"layer={layer} and max_length={max_length} cannot be applied to a model that "
+            "sentence-transformers computes: choose layer=-1, and set max_seq_length of the model"
+        )
+    if live:
+        for weights in islice(model.parameters(), 1):
+            check_placed(weights, device, dtype)
+        return LibraryEncoder(eval_copy(model), "the live SentenceTransformer")
+    place, precision = resolve_device(device), DTYPES[dtype]
+
+    def load() -> Any:
+        return _load(folder, place, precision, max_length, trust_remote_code)
+
+    key = (LIBRARY, fingerprint(folder), precision, place, max_length, trust_remote_code)
+    return LibraryEncoder(stored(key, load), f"model={str(folder)!r}")
+
+
+def _load(
+    folder: Path, device: torch.device, dtype: torch.dtype, max_length: int | None, code: bool
+) -> Any:
+    """Load a folder by sentence-transformers, which imports other classes only if allowed."""
+    library = import_optional("sentence_transformers", feature=f"model={str(folder)!r}", extra="st")
+    for kind, place in sentence_modules(folder):
+        if "." in kind and not kind.startswith("sentence_transformers.") and not code:
+            raise ValueError(
+                f"model={str(folder)!r} has the module {kind}, whose code only runs with "
+                "trust_remote_code=True"
+            )
+        if any(place.glob("*.bin")) and not any(place.glob("*.safetensors")):
+            raise FileNotFoundError(f"{place} has weights in another format than safetensors")
+    options = {"dtype": dtype, "use_safetensors": True}
+
+    def read() -> Any:
+        return library.SentenceTransformer(
+            str(folder),
+            device=str(device),
+            local_files_only=True,
+            trust_remote_code=code,
+            model_kwargs=options,
+        )
+
+    with quiet(), torch.random.fork_rng(devices=[]):
+        model = in_memory(checked_read(folder, "modules", read).to(dtype).eval())
+    if max_length is not None:
+        model.max_seq_length = max_length
+    return model

@@ -1,0 +1,293 @@
+"""A reference, what a model gives for a few texts, and the comparison of others with it."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isoadapt._utils.messages import reason, warn
+from isoadapt.adapters import Affine
+from isoadapt.adapters._maps import Floats
+from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._pooling import LayersPooling, Pooling
+
+SERVE = "serve it with isoadapt.AdaptedEncoder instead"
+REFERENCE = "reference.json"
+ENCODER = "TransformerEncoder"  # loader of the references of encoders
+_SENTENCE = "It was far, and then the road ran on under the trees by a river."
+_SIZES = (1, 3, 8, 20)  # tokens of the texts made of random tokens
+_BEYOND = 8  # tokens of the longest text beyond the maximum length
+_UNLIMITED, _LONGEST = 40, 600  # tokens: where there is no maximum length, and at most
+_ROUNDING = 1e-6  # of float32 vectors over all layers of an encoder, relative to their length
+_LEAST = 1e-5  # difference of cosines and of relative logits that is always taken for rounding
+_WRONG = 1e-2  # a difference of cosines or, relative to the largest, of logits beyond rounding
+# Least difference of an encoder's vectors, relative to their lengths, that is taken for another
+# encoder. On any machine, rounding stays below in this data type.
+_LIMITS = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+
+Outputs = Mapping[str, Sequence[NDArray[Any]]]  # vectors and logits of each batch
+
+
+class Check(NamedTuple):
+    """The largest differences on a number of texts, alone and in a padded batch."""
+
+    n_texts: int
+    limit: float  # of all differences, from rounding
+    differences: Mapping[str, float] = {}  # of cosines, and relative ones of lengths and logits
+    predictions_changed: int = 0
+    neighbours_changed: int = 0  # texts whose nearest one among the others is another
+    wrong: str | None = None  # why the model should not be used
+
+    @property
+    def largest(self) -> float:
+        """The largest difference, NaN if one is NaN."""
+        return float(np.max([*self.differences.values()], initial=0.0))
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether a difference is larger than rounding explains."""
+        return not self.largest <= self.limit
+
+    def __str__(self) -> str:
+        shown = [f"{name} {value:.1e}" for name, value in self.differences.items()]
+        if "logits" in self.differences:
+            shown[-1] += f" (relative), {self.predictions_changed} predictions changed"
+        return ", ".join(shown)
+
+
+class Reference(NamedTuple):
+    """What a model gives for a few texts, by which it is recognised; stored beside it."""
+
+    texts: list[str]
+    vectors: Any  # (n, d); None if they are not compared
+    logits: Any  # (n, C); None if there is no classifier
+    limit: float  # of the differences, from rounding
+    settings: dict[str, Any]  # on which outputs or their meaning depend, for JSON
+    loaders: Sequence[str] = ()  # names of libraries' loaders, or of a graph
+    padded: bool = False  # whether texts of several lengths may be in one batch
+
+    @property
+    def version(self) -> str | None:
+        """A digest of texts and vectors; None if these are not compared."""
+        if self.vectors is None:
+            return None
+        digest = hashlib.sha256(repr(self.texts).encode())
+        digest.update(self.vectors.astype(np.float32).tobytes())
+        return digest.hexdigest()[:16]
+
+    def adapted(self, map_: Affine, normalize: bool = False) -> "Reference":
+        """Return the reference of an encoder with its adapter, for exported models."""
+        vectors = map_(self.vectors)
+        if normalize:
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        limit, length = rounding_limit(map_, self.vectors), self.settings["max_length"]
+        return self._replace(vectors=vectors, limit=limit, settings={"max_length": length})
+
+    def batches(self) -> list[list[str]]:
+        """Return batches with each text alone, and one with all but the last, the longest."""
+        return [*([text] for text in self.texts), *[self.texts[:-1]] * self.padded]
+
+    def compare(self, outputs: Outputs, settings: Mapping[str, Any]) -> Check:
+        """Return how the outputs of a model for the batches differ, and settings if they do."""
+        texts = np.arange(len(self.texts))
+        if self.padded:
+            texts = np.concatenate([texts, texts[:-1]])
+        check = Check(len(self.texts), self.limit)
+        for name, parts in outputs.items():
+            found, wanted = np.concatenate(parts).astype(np.float64), getattr(self, name)[texts]
+            if found.shape != wanted.shape:
+                found = np.full_like(wanted, np.nan)
+            if name == "vectors":
+                check = _with_vectors(check, found, wanted, texts)
+            else:
+                check = _with_logits(check, found, wanted, self.settings.get("problem_type"))
+        for key in {**self.settings, **settings}:
+            given, stored = settings.get(key), self.settings.get(key)
+            if given != stored:
+                return check._replace(wrong=f"{key} is {given} instead of {stored}")
+        return check
+
+
+def encoder_reference(encoder: TransformerEncoder) -> Reference:
+    """Return what an encoder gives in full precision, or a live model in its own."""
+    encoder = precise(encoder)
+    opened, settings = encoder.open(), encoder_settings(encoder)
+    texts = probe_texts(opened.backbone.tokenizer, opened.length())
+    vectors = encoder.transform(texts).astype(np.float64)
+    return Reference(texts, vectors, None, _LIMITS[settings["dtype"]], settings, [ENCODER])
+
+
+def encoder_settings(encoder: TransformerEncoder) -> dict[str, Any]:
+    """Return the settings by which another encoder of the same checkpoint gives its vectors."""
+    opened = encoder.open()
+    length = opened.length()
+    return {
+        "pooling": _setting(opened.pooling),
+        "layer": int(opened.layer),
+        "max_length": length and int(length),
+        "dtype": str(opened.backbone.model.dtype).removeprefix("torch."),
+    }
+
+
+def _setting(pooling: Pooling) -> Any:
+    """Return the parameter ``pooling`` of an encoder for JSON; "auto" if files decide it."""
+    if isinstance(pooling, LayersPooling):
+        return [list(part) for part in pooling.parts]
+    if pooling.is_head_input or (pooling == Pooling(pooling.modes) and len(pooling.modes) == 1):
+        return pooling.modes[0]
+    return "auto"
+
+
+def precise(encoder: TransformerEncoder, **params: Any) -> TransformerEncoder:
+    """Return an encoder of the same model in float32, or in the data type of a live model."""
+    exact = encoder._variant(cache=None, dtype="auto", **params)
+    return exact.set_output(transform="default")  # arrays, whatever is set for all estimators
+
+
+def check_vectors(reference: Reference, name: str, encoder: TransformerEncoder) -> None:
+    """Raise ValueError unless an encoder gives the vectors of the reference of another one."""
+    wanted = reference.settings
+    encoder = precise(encoder, max_length=wanted["max_length"])
+    vectors, own = encoder.transform(reference.texts), encoder_settings(encoder)
+    if vectors.shape == reference.vectors.shape:
+        sizes = np.linalg.norm(reference.vectors, axis=1)
+        differences = np.linalg.norm(vectors - reference.vectors, axis=1) / sizes
+        if differences.max() <= max(reference.limit, _LIMITS[own["dtype"]]):
+            return
+    folder, names = str(encoder.open().backbone.folder), ("pooling", "layer")
+    recorded, found = (
+        ", ".join(f"{each}={settings[each]!r}" for each in names) for settings in (wanted, own)
+    )
+    fit = f"fit the adapter to TransformerEncoder({folder!r}, {found}).transform(texts), or {SERVE}"
+    if recorded != found:
+        raise ValueError(
+            f"the adapter was fitted to vectors with {recorded} ({name}), but those of the "
+            f"checkpoint {folder!r} are vectors with {found}: {fit}"
+        )
+    raise ValueError(
+        f"the adapter was fitted to vectors of another checkpoint ({name}) than {folder!r}, with "
+        f"other weights or another tokenizer: use that checkpoint or a copy of it, or {fit}"
+    )
+
+
+def probe_texts(tokenizer: Any, max_length: int | None) -> list[str]:
+    """Return texts of several lengths, most of random tokens, one longer than `max_length`."""
+    tokenizer = copy.deepcopy(tokenizer)  # it stores the truncation of its last call
+    special = {*tokenizer.all_special_ids}
+    ids = [number for number in range(len(tokenizer)) if number not in special]
+    longest = min(_LONGEST, _UNLIMITED if max_length is None else max_length + _BEYOND)
+    rng = np.random.default_rng(0)
+    found = [_SENTENCE]
+    for size in (*_SIZES, longest):
+        text = tokenizer.decode(rng.choice(ids, size).tolist()).strip()
+        if tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]:
+            found.append(text)
+    return found
+
+
+def rounding_limit(map_: Affine, vectors: Floats) -> float:
+    """Return the relative difference of mapped vectors that rounding gives.
+
+    A map increases relative differences of random direction by a factor, the largest over vectors
+    (n, d).
+    """
+    sizes, mapped = (np.linalg.norm(rows, axis=1) for rows in (vectors, map_(vectors)))
+    mean_gain = np.linalg.norm(map_.matrix) / np.sqrt(map_.matrix.shape[1])
+    amplification = float((mean_gain * sizes / np.maximum(mapped, 1e-300)).max())
+    return max(2 * _ROUNDING * amplification, _LEAST)  # two vectors per cosine
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Compute the SHA-256 of JSON data, independent of the order of entries and of whitespace."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_reference(folder: Path, reference: Reference) -> None:
+    """Write a reference to a folder."""
+    content = reference._asdict()
+    for name in ("vectors", "logits"):
+        if content[name] is not None:  # with as many digits as float32 needs
+            content[name] = content[name].astype(np.float32).astype(str).astype(float).tolist()
+    text = json.dumps(content | {"sha256": checksum(content)})
+    (folder / REFERENCE).write_text(f"{text}\n", "utf-8")
+
+
+def read_reference(folder: Path) -> Reference:
+    """Read what the model in a folder must give."""
+    try:
+        content = json.loads((folder / REFERENCE).read_text("utf-8"))
+        if content.pop("sha256") != checksum(content):
+            raise ValueError("its checksum is wrong")
+        arrays = {name: content[name] and np.array(content[name]) for name in ("vectors", "logits")}
+        return Reference(**content | arrays)
+    except Exception as error:  # whatever a damaged file leads to
+        raise ValueError(
+            f"{folder / REFERENCE}, which holds texts and outputs to compare with, is missing or "
+            f"damaged ({reason(error)}): name a folder that was exported, merged or saved with "
+            "base_model=encoder, or write it again, since earlier versions did not write it"
+        ) from error
+
+
+def refuse_if_wrong(check: Check) -> None:
+    """Raise ValueError if a prediction or nearest neighbour differs, or more than rounding can."""
+    what = check.wrong
+    if check.neighbours_changed:
+        what = "nearest neighbours of texts in the exported model differ"
+    if check.predictions_changed:
+        what = "predictions of the exported model differ from those of the pipeline"
+    for name, difference in check.differences.items():
+        if name != "lengths" and not difference <= _WRONG:  # NaN if there is no length
+            what = f"{name} of the exported model differ by {difference:.3g}"
+    if what:
+        raise ValueError(
+            f"the {what}, so nothing is written: the exported form cannot compute the vectors of "
+            "this architecture (padding changes the vectors of some), or the adapter amplifies "
+            f"rounding, which more shrinkage prevents; {SERVE}"
+        )
+
+
+def warn_if_different(check: Check) -> None:
+    """Warn if the exported model differs by more than rounding."""
+    if check.exceeds:
+        warn(
+            f"the exported model differs from encoder and adapter by more than rounding ({check}; "
+            f"rounding gives up to {check.limit:.1e}), while predictions and nearest neighbours of "
+            "the checked texts are the same: compare texts of your own before you serve it"
+        )
+
+
+def _with_logits(check: Check, found: Floats, wanted: Floats, problem: str | None) -> Check:
+    """Add the largest relative difference of logits, and the number of predictions that differ."""
+    scale = np.abs(wanted).max()
+    differs = _best_differs(found, wanted, check.limit * scale)
+    if problem == "multi_label_classification" or wanted.shape[1] == 1:
+        crossed = np.where((found > 0) == (wanted > 0), 0.0, np.abs(wanted))
+        differs = crossed.max(axis=1) > check.limit * scale
+    differences = {**check.differences, "logits": float(np.abs(found - wanted).max() / scale)}
+    changed = 0 if problem == "regression" else int(differs.sum())
+    return check._replace(differences=differences, predictions_changed=changed)
+
+
+def _with_vectors(check: Check, found: Floats, wanted: Floats, texts: NDArray[Any]) -> Check:
+    """Add the largest differences of vectors, and the number of nearest neighbours that differ."""
+    sizes, own = (np.linalg.norm(rows, axis=1, keepdims=True) for rows in (found, wanted))
+    a, b = found / sizes, wanted / own
+    old, new = b @ b.T, a @ a.T
+    cosines = np.max([np.abs(new - old).max(), np.abs(1 - (a * b).sum(axis=1)).max()])
+    differences = {"cosines": float(cosines), "lengths": float(np.abs(sizes / own - 1).max())}
+    for each in (old, new):
+        each[texts[:, None] == texts] = -np.inf  # the padded batch repeats all but one
+    changed = int(_best_differs(new, old, check.limit).sum())
+    return check._replace(differences=differences, neighbours_changed=changed)
+
+
+def _best_differs(found: Floats, expected: Floats, tie: float) -> NDArray[np.bool_]:
+    """Return in which rows the largest entry is another one, by more than a tie."""
+    chosen = np.take_along_axis(expected, found.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return expected.max(axis=1) - chosen > tie
