@@ -21,7 +21,7 @@ from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.geometry._spread import SMALLEST
 
-_LEAST_COUNT = 1 + 1e-4  # sum of weights that is not 1 up to rounding in float32
+_LEAST_COUNT = 2  # rows; weights with a smaller sum cannot be frequencies
 _RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
@@ -47,8 +47,9 @@ def check_spread(moments: Moments) -> None:
     """Raise ValueError for too little weight, equal rows, or squares that over- or underflow."""
     if moments.count < _LEAST_COUNT:
         raise ValueError(
-            f"sample_weight sums to {moments.count:g} in the rows that are used, but frequency "
-            "weights must sum to more than 1: multiply them by the number of rows, or pass counts"
+            f"sample_weight sums to {moments.count:g} in the rows that are used, but weights are "
+            f"frequencies of rows, and at least {_LEAST_COUNT} rows are needed: pass counts, or "
+            "multiply the weights by the number of rows"
         )
     if not math.isfinite(moments.scatter.trace()):
         raise ValueError(

@@ -3,7 +3,6 @@
 import pickle
 import random
 from copy import copy
-from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from skops.io import dumps, get_untrusted_types, loads
 
 from isoadapt import (
     AllButTheTop,
@@ -167,11 +167,8 @@ class TestEveryAdapter:
         copies = [pickle.loads(stored)]
         if not isinstance(adapter, PenaltyAdapter):  # which holds the user's penalty
             assert b"torch" not in stored
-            if find_spec("skops"):
-                from skops.io import dumps, get_untrusted_types, loads
-
-                stored = dumps(fitted)
-                copies.append(loads(stored, trusted=get_untrusted_types(data=stored)))
+            stored = dumps(fitted)
+            copies.append(loads(stored, trusted=get_untrusted_types(data=stored)))
         for again in copies:
             np.testing.assert_array_equal(again.transform(blobs[0]), fitted.transform(blobs[0]))
             for name in ("moments_", "head_"):
