@@ -127,7 +127,10 @@ def plain(checkpoint):
 
 
 @pytest.mark.filterwarnings(
-    "ignore:R² of the teacher", "ignore:this fit harms", "ignore:training ended"
+    "ignore:7 different texts",
+    "ignore:R² of the teacher",
+    "ignore:this fit harms",
+    "ignore:training ended",
 )
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("door", DOORS)
