@@ -37,15 +37,17 @@ def _fitted_adapter_has(name: str) -> Any:
 class AdaptedEncoder(TransformerMixin, BaseEstimator):
     """Embed texts with a fine-tuned encoder and adapt the embeddings.
 
-    The estimator is a pipeline of a :class:`TransformerEncoder` and an adapter. The adapter uses
-    the classifier head of the checkpoint, unless it is given another head.
+    The estimator is a pipeline of an encoder and an adapter. The adapter uses the classifier head
+    of the checkpoint, unless it is given another head.
 
     Parameters
     ----------
     encoder : str, path-like or encoder
         Folder of a checkpoint, its name on the Hugging Face Hub, a :class:`TransformerEncoder`, or
-        another encoder with the methods ``transform``, ``identity`` and ``head``. Parameters of the
-        encoder are set and searched as ``encoder__max_length`` and so on.
+        another encoder: a scikit-learn transformer of texts with the methods ``identity()``, which
+        returns a value that differs if its vectors do, and ``head(y)``, which returns a LinearHead
+        for its vectors or None. Parameters of the encoder are set and searched as
+        ``encoder__max_length`` and so on.
     adapter : adapter, default=None
         Any adapter of this package. None means ``IsotropyLayer()``. Parameters of the adapter are
         set and searched as ``adapter__alpha`` and so on. Its ``head`` decides which head is used,

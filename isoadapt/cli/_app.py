@@ -189,6 +189,8 @@ def compare(
     """
     from isoadapt.cli import _compare
 
+    if with_texts and page is None:
+        raise WrongUsage("--with-texts is about the file of --html FILE: give this option too")
     rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
     console = Console(as_json, quiet)
     options = _compare.Run(encoder_saw, jobs, cache, out, console, page, with_texts)
@@ -339,7 +341,7 @@ def transform(
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(help="Folder of a saved affine adapter.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved adapter.")],
     out: Annotated[Path, typer.Option(help="Output folder for the model.")],
     model: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoint. Default: that of the fit.")
@@ -367,7 +369,7 @@ def export(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write adapter and checkpoint as one model for sentence-transformers and transformers.
+    """Write adapter and checkpoint as one model: for sentence-transformers, ONNX or transformers.
 
     With --onnx, as one graph for ONNX Runtime. With --merge, as a checkpoint like the given one.
 

@@ -180,7 +180,8 @@ def _save(
             folder = out / f"best-for-{use}{ending}"
             if adapter is not None:
                 save_adapter(adapter, folder, base_model=encoder, data=data, overwrite=True)
-                console.say(f"Best adapter for {use}{ending.replace('-', ' ')}: {folder}")
+                same = ", with the same predictions" * bool(ending)
+                console.say(f"Best adapter for {use}{same}: {folder}")
             elif folder.exists():
                 console.say(
                     f"{folder} is of an earlier comparison; this one credits no such adapter"

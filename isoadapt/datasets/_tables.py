@@ -143,6 +143,8 @@ def _read_table(path: Path) -> pd.DataFrame:
     if quoted is not None:
         warn(f"{path}: quotation marks are read as quoting, as pandas writes it")
     if separator == _LINES:
+        if table.shape[1] > 1:
+            raise ValueError(f"{path}: a line holds the control character U+001F: remove it")
         lines = table[0][table[0].str.strip().fillna("") != ""]
         return lines.to_frame("text") if suffix == ".txt" else _parsed(path, lines)
     names = ["" if is_missing(name) else name.strip() for name in table.iloc[0]]
@@ -200,9 +202,11 @@ def _find(names: Iterable[str], name: str) -> str | None:
 
 def label_column(where: object, names: Iterable[str], label: str | None) -> str | None:
     """Return the name of the column of labels; None if there is none and it need not be there."""
-    found = None if label is None else _find(names, label)
-    if found is None and label not in (None, "label"):
-        raise ValueError(f"label={label!r} is not a column of {where}; it has {listed([*names])}")
+    if label is None:
+        return None
+    found = _find(names, label)
+    if found is None and (label != "label" or label in names):  # in it twice
+        raise ValueError(f"label={label!r} is not one column of {where}; it has {listed([*names])}")
     return found
 
 

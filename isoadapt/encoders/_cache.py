@@ -218,8 +218,11 @@ class EmbeddingCache:
 
         def insert(database: sqlite3.Connection) -> set[bytes]:
             now = time.time()
-            ended = (now - _CLAIM_SECONDS, owner)  # also those of an interrupted call
-            database.execute("DELETE FROM claims WHERE time < ? OR owner = ?", ended)
+            # Also those of an interrupted call, and those from before the clock was set back.
+            valid = (now - _CLAIM_SECONDS, now + _CLAIM_SECONDS, owner)
+            database.execute(
+                "DELETE FROM claims WHERE time NOT BETWEEN ? AND ? OR owner = ?", valid
+            )
             return {key for key in keys if database.execute(query, (key, owner, now)).rowcount}
 
         return self._run(insert)
@@ -298,7 +301,7 @@ class Request:
                 with closing(_open(cache._file())) as kept:  # so that other closes write no log
                     kept.execute("SELECT * FROM counts").fetchall()
                     self._encode_missing(encode)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             warn(f"encoding continues without the cache {str(cache.folder)!r}: {error}")
         if len(rows := self._missing()):
             self._found |= self._encode(rows, self.opened())

@@ -11,7 +11,17 @@ from isoadapt._utils.messages import reason
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # Endings of the files that a model can be loaded from: weights, configuration, tokenizer and code.
-_FILES = (".json", ".safetensors", ".txt", ".model", ".codes", ".tokenizer", ".py", ".jinja")
+_FILES = (
+    ".json",
+    ".safetensors",
+    ".txt",
+    ".model",
+    ".spm",
+    ".codes",
+    ".tokenizer",
+    ".py",
+    ".jinja",
+)
 _SENTENCE_MODULE = re.compile(  # where the versions of sentence-transformers have their modules
     r"sentence_transformers\.(?:models|(?:base|sentence_transformer)\.modules)\.(?:\w+\.)?(\w+)"
 )

@@ -160,7 +160,7 @@ def layer_report(
     ----------
     model : str, path-like, tuple or TransformerEncoder
         A model as for :class:`TransformerEncoder`, or an encoder. Of an encoder, the length, the
-        batch size, device, dtype and progress bar are used. Its pooling and backend are ignored.
+        batch size, device, dtype and progress bar are used. Its pooling is ignored.
     texts : sequence of str or of pairs of str
         Texts as for :meth:`TransformerEncoder.transform`, read in the given order.
     max_tokens : int, default=250_000

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import eval_copy
+from isoadapt.encoders._batching import PAIR
 from isoadapt.encoders._folder import checkpoint_folder, fingerprint, sentence_modules
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._loading import checked_read
@@ -30,6 +31,7 @@ from isoadapt.encoders._sentence import live_pooling, sentence_pooling
 from isoadapt.encoders._texts import Texts
 
 _BLOCK = 1024  # texts in one call of the library
+_TOLERANCE = 1e-4  # difference that rounding gives, relative to the largest entry
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,22 @@ class LibraryEncoder:
         rows: list[Any] = texts.first
         if texts.second is not None:
             rows = list(zip(texts.first, texts.second, strict=True))
+        size = 1 if self._padding_changes_vectors() else 32
         blocks = []
         for start in range(0, len(rows), _BLOCK):
-            found = self.model.encode(rows[start : start + _BLOCK], show_progress_bar=False)
-            blocks.append(np.asarray(found, dtype=np.float32))
-            progress(len(found))
+            blocks.append(self._embed(rows[start : start + _BLOCK], size))
+            progress(len(blocks[-1]))
         return np.concatenate(blocks)
+
+    def _embed(self, rows: list[Any], batch_size: int) -> NDArray[np.float32]:
+        """Compute the vectors (n, d) of rows by the library."""
+        found = self.model.encode(rows, batch_size=batch_size, show_progress_bar=False)
+        return np.asarray(found, dtype=np.float32)
+
+    def _padding_changes_vectors(self) -> bool:
+        """Return whether a text has another vector in a batch with a longer one."""
+        alone, padded = (self._embed(PAIR.first, size) for size in (1, 2))
+        return not np.allclose(alone, padded, rtol=0, atol=_TOLERANCE * np.abs(alone).max())
 
     def head(self, y: ArrayLike | None = None) -> None:
         """Return None, because there is no classifier head."""

@@ -92,6 +92,11 @@ def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
             f"{folder} is a CrossEncoder with modules or settings other than a length, which may "
             "change its logits: choose pooling='cls', 'mean' or 'max'"
         )
+    if settings.get("model_type") not in (None, "SentenceTransformer", "CrossEncoder"):
+        raise ValueError(
+            f"{folder / MODEL_FILE} has model_type={settings['model_type']!r}, not a model of dense "
+            "vectors: choose pooling='cls', 'mean' or 'max' of its transformer"
+        )
     return pooling or Pooling((LIBRARY,))
 
 

@@ -237,7 +237,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @own_state()
     def open(self) -> Opened:
-        """Check the parameters, and load the model if it is not in the store.
+        """Check the parameters, and load the model if it is not loaded yet.
 
         Returns
         -------

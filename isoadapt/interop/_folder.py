@@ -195,7 +195,8 @@ def read_folder(folder: str | os.PathLike[str]) -> tuple[Any, str | None]:
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise FileNotFoundError(
-            f"folder={str(folder)!r} is not a folder; pass one that save_adapter wrote"
+            f"folder={str(folder)!r} is not a folder; pass one that save_adapter, or isoadapt fit, "
+            "wrote"
         )
     file = path / FILE
     try:

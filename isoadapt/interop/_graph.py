@@ -1,6 +1,7 @@
 """Export of a loaded encoder, and of what follows it, as one ONNX graph."""
 
 import copy
+import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -56,6 +57,7 @@ def export_graph(
     try:
         with quiet(), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
+            logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names absent packages
             network = _Network(opened, _eager(opened.backbone), batch, after).eval()
             program = torch.onnx.export(
                 network.to(model.device),

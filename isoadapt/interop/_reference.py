@@ -220,6 +220,10 @@ def write_reference(folder: Path, reference: Reference) -> None:
 
 def read_reference(folder: Path) -> Reference:
     """Read what the model in a folder must give."""
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"folder={str(folder)!r} is not a folder; pass one that export or fit wrote"
+        )
     try:
         content = json.loads((folder / REFERENCE).read_text("utf-8"))
         if content.pop("sha256") != checksum(content):
@@ -229,8 +233,8 @@ def read_reference(folder: Path) -> Reference:
     except Exception as error:  # whatever a damaged file leads to
         raise ValueError(
             f"{folder / REFERENCE}, which holds texts and outputs to compare with, is missing or "
-            f"damaged ({reason(error)}): name a folder that was exported, merged or saved with "
-            "base_model=encoder, or write it again, since earlier versions did not write it"
+            f"damaged ({reason(error)}): name a folder that was exported or merged, or an adapter "
+            "that was saved with its encoder, or write it again"
         ) from error
 
 

@@ -110,7 +110,7 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
             "a.tsv",
             labelled("a\t1"),
             {"label": "kind"},
-            "'kind' is not a column.*'sentence', 'label'",
+            "'kind' is not one column.*'sentence', 'label'",
         ),
         ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "row 4: column 'sentence' is empty"),
         ("a.csv", SEMICOLONS, {}, "separator ';'"),
@@ -218,3 +218,12 @@ def test_typed_columns_of_parquet(tmp_path):
         columns = {"sentence": texts, "label": [b"good", b"bad"]}
         found, labels = load_table(write(tmp_path, "a.parquet", columns))
         assert (found, labels.tolist()) == (["the café", "été"], ["good", "bad"])
+
+
+def test_a_name_of_two_columns_and_a_control_character_are_refused(tmp_path):
+    (tmp_path / "twice.csv").write_text("text,label,label\na,b,1\n")
+    with pytest.raises(ValueError, match="label='label' is not one column"):
+        load_table(tmp_path / "twice.csv")
+    (tmp_path / "odd.txt").write_text("a\x1fb\nc\n")
+    with pytest.raises(ValueError, match="control character"):
+        load_table(tmp_path / "odd.txt")

@@ -3,7 +3,9 @@
 import os
 import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -205,3 +207,13 @@ def test_encoding_goes_on_without_a_cache_that_fails(cache, monkeypatch, step):
     with pytest.warns(UserWarning, match="continues without the cache .* disk is full"):
         found = embed(cache, texts)
     np.testing.assert_array_equal(found, vectors_of(texts))
+
+
+def test_claims_from_before_the_clock_was_set_back_do_not_count(checkpoint, tmp_path):
+    encoder = TransformerEncoder(checkpoint, cache=tmp_path)
+    expected = encoder.transform(TEXTS)
+    with closing(sqlite3.connect(tmp_path / "vectors-001.sqlite")) as database, database:
+        later = "INSERT INTO claims SELECT key, 'gone', ? FROM rows"
+        database.execute(later, (time.time() + 3600,))
+        database.execute("DELETE FROM rows")
+    np.testing.assert_array_equal(encoder.transform(TEXTS), expected)

@@ -302,3 +302,19 @@ def test_other_models_of_the_library_are_named(make, checkpoint):
     ]:
         with pytest.raises(TypeError, match=says):
             TransformerEncoder(model).transform(TEXTS)
+
+
+def test_the_library_gives_a_text_the_same_vector_alone_and_in_a_batch(make, tmp_path):
+    """A convolution reads padding, so such a model encodes one text at a time."""
+    parts = [make()[0], module("CNN")(16, 8, [1, 3]), module("Pooling")(16)]
+    library.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "cnn"))
+    encoder = TransformerEncoder(tmp_path / "cnn")
+    assert isinstance(encoder.open(), LibraryEncoder)
+    alone = np.concatenate([encoder.transform([text]) for text in TEXTS])
+    np.testing.assert_allclose(encoder.transform(TEXTS), alone, atol=1e-6)
+
+
+def test_a_sparse_model_is_refused(folder):
+    edit(folder, MODEL, model_type="SparseEncoder")
+    with pytest.raises(ValueError, match="model_type='SparseEncoder'"):
+        TransformerEncoder(folder).transform(TEXTS)
