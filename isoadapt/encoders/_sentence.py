@@ -94,8 +94,8 @@ def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
         )
     if settings.get("model_type") not in (None, "SentenceTransformer", "CrossEncoder"):
         raise ValueError(
-            f"{folder / MODEL_FILE} has model_type={settings['model_type']!r}, not a model of dense "
-            "vectors: choose pooling='cls', 'mean' or 'max' of its transformer"
+            f"{folder / MODEL_FILE} has model_type={settings['model_type']!r}, whose vectors are "
+            "not dense: choose pooling='cls', 'mean' or 'max' of its transformer"
         )
     return pooling or Pooling((LIBRARY,))
 

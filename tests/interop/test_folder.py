@@ -181,7 +181,7 @@ def test_only_an_adapter_is_replaced(tmp_path):
 
 
 def test_folders_that_hold_no_adapter(checkpoint, tmp_path):
-    with pytest.raises(FileNotFoundError, match="save_adapter wrote"):
+    with pytest.raises(FileNotFoundError, match="save_adapter, or isoadapt fit, wrote"):
         load_adapter(tmp_path / "absent")
     with pytest.raises(AdapterFolderError, match=r"adapter\.skops is missing"):
         load_adapter(checkpoint)

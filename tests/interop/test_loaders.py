@@ -196,7 +196,8 @@ def test_what_cannot_be_compared_is_said(copy, onnx, monkeypatch):
     reference.write_text(reference.read_text().replace("was", "is"))
     assert "is missing or damaged" in fail("check", folder)
     reference.unlink()
-    assert "earlier versions did not write it" in fail("check", folder)
+    assert "saved with its encoder, or write it again" in fail("check", folder)
+    assert "is not a folder" in fail("check", folder / "absent")
 
 
 def test_a_warning_of_the_export_is_no_later_failure(source, tmp_path, monkeypatch):
