@@ -1,6 +1,5 @@
 """Files and folders are whole or absent, and what nobody wrote by isoadapt is never replaced."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -22,7 +21,6 @@ from isoadapt._utils.files import (
 from isoadapt.interop import load_adapter, save_adapter
 
 X = np.random.default_rng(0).normal(size=(60, 4)) * [9, 3, 1, 1]
-PRETRAINED = json.dumps({"model_type": "bert", "transformers_version": "5.0.0"})
 
 
 def contents(folder):

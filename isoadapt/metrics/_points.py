@@ -43,14 +43,14 @@ def as_points(X: ArrayLike, name: str = "X", min_samples: int = 2, min_features:
 
 
 def moments_of(X: Chunked, rotated: bool = True) -> tuple[Moments, int]:
-    """Check embeddings; return moments and n_features, of n < d rows `rotated` into n columns."""
+    """Check embeddings; return moments and n_features; few rows are `rotated` into n columns."""
     if in_chunks(X) or is_memmap(X):
         moments = gather(X)
         n_features = len(moments)
     else:
         points = as_points(cast(ArrayLike, X))
         n, n_features = points.shape
-        moments = Moments().update(_rotated(points) if rotated and n < n_features else points)
+        moments = Moments().update(_rotated(points) if rotated and 2 * n < n_features else points)
     check_variance(moments)
     return moments, n_features
 
