@@ -1,6 +1,8 @@
 """Results do not depend on what the caller has set: gradients, autocast, data types, outputs."""
 
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -17,6 +19,7 @@ from isoadapt import (
     Whitening,
     metrics,
 )
+from isoadapt._utils.state import own_state
 from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.encoders import layer_report, load_checkpoint
 from isoadapt.model_selection import AdapterSearchCV
@@ -165,3 +168,23 @@ def test_a_service_without_a_standard_error_stream(checkpoint, monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     TransformerEncoder(checkpoint, verbose=1).transform(TEXTS)
     ADAPTERS["IsotropyLayer"](HEAD, max_epochs=1, verbose=1).fit(X, Y)
+
+
+def test_a_call_that_ends_leaves_the_data_type_of_one_that_goes_on():
+    def first():
+        with own_state():
+            entered.wait()
+        ended.wait()
+
+    def second():
+        with own_state():
+            entered.wait()
+            ended.wait()
+            return torch.get_default_dtype()
+
+    entered, ended = threading.Barrier(2), threading.Barrier(2)
+    with default_dtype(torch.float64), ThreadPoolExecutor(2) as threads:
+        started = threads.submit(first)
+        assert threads.submit(second).result() == torch.float32
+        started.result()
+        assert torch.get_default_dtype() == torch.float64

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from sklearn import config_context, get_config
 
+from isoadapt._utils.devices import SharedSetting
+
 _FLOAT_ERRORS: dict[str, Any] = {
     "divide": "warn",
     "over": "warn",
@@ -15,6 +17,19 @@ _FLOAT_ERRORS: dict[str, Any] = {
     "invalid": "warn",
 }
 _SKLEARN = {"transform_output": "default", "array_api_dispatch": False}
+
+
+@contextmanager
+def _float32() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+_FLOAT32 = SharedSetting(_float32)  # the default is that of all threads
 
 
 @contextmanager
@@ -37,9 +52,7 @@ def own_state(outputs: bool = True) -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 states.enter_context(torch.autocast(device, enabled=False))
-        if (before := torch.get_default_dtype()) != torch.float32:
-            states.callback(torch.set_default_dtype, before)
-            torch.set_default_dtype(torch.float32)
+        states.enter_context(_FLOAT32.hold())
         if torch.get_default_device().type != "cpu":
             states.enter_context(torch.device("cpu"))
         yield
