@@ -43,7 +43,6 @@ class LibraryEncoder:
     pooling = Pooling((LIBRARY,))
     layer = -1
     names = None
-    reads_head = False
 
     @property
     def width(self) -> int:

@@ -21,7 +21,7 @@ from isoadapt.encoders._batching import (
     vector_width,
 )
 from isoadapt.encoders._classifier_head import read_head
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling
+from isoadapt.encoders._pooling import LayersPooling, Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks, truncation
 from isoadapt.heads import LinearHead
@@ -53,11 +53,6 @@ class Opened:
     def equal_lengths(self) -> bool:
         """Whether the texts of a batch must have one length."""
         return needs_equal_lengths(self.backbone, self.pooling)
-
-    @property
-    def reads_head(self) -> bool:
-        """Whether the vectors are the input of the checkpoint's head, and nothing else."""
-        return self.pooling == Pooling((HEAD_INPUT,))
 
     def length(self, pairs: bool = False) -> int | None:
         """Return the number of tokens that inputs are truncated to; None if there is no limit."""
