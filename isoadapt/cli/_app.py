@@ -84,10 +84,11 @@ def audit(
     layers: Annotated[
         bool, typer.Option("--layers", help="Report on the tokens of each layer too.")
     ] = False,
+    full: Annotated[bool, typer.Option("--all", help="Print all figures.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print isotropy scores of texts or of a matrix of embeddings, beside reference values.
+    """Say how collapsed the embeddings of texts, or a matrix of embeddings, are, and what to do.
 
     Example:
 
@@ -105,7 +106,7 @@ def audit(
         rows = rows._replace(path=texts, model=source)
     elif texts is not None:
         raise WrongUsage(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
-    _audit.audit(rows, layers, Console(as_json, quiet))
+    _audit.audit(rows, layers, full, Console(as_json, quiet))
 
 
 @app.command()
