@@ -7,6 +7,7 @@ from isoadapt._utils.imports import lazy_names
 if TYPE_CHECKING:
     from isoadapt.adapted import AdaptedEncoder
     from isoadapt.adapters import (
+        AffineAdapter,
         AllButTheTop,
         ClusterIsotropy,
         CosRegAdapter,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptedEncoder",
+    "AffineAdapter",
     "AllButTheTop",
     "ClusterIsotropy",
     "CosRegAdapter",

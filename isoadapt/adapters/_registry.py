@@ -95,7 +95,7 @@ class _Adapters(Mapping[str, "type[BaseAdapter]"]):
 
 
 ADAPTERS = _Adapters()
-"""Classes of adapters by name: all but PenaltyAdapter, which needs a penalty in code."""
+"""Classes of adapters by name: all but PenaltyAdapter and AffineAdapter, made in code."""
 
 
 class Variant(NamedTuple):
