@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.messages import reason, warn
+from isoadapt._utils.messages import reason
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
@@ -253,16 +253,6 @@ def refuse_if_wrong(check: Check) -> None:
             f"the {what}, so nothing is written: the exported form cannot compute the vectors of "
             "this architecture (padding changes the vectors of some), or the adapter amplifies "
             f"rounding, which more shrinkage prevents; {SERVE}"
-        )
-
-
-def warn_if_different(check: Check) -> None:
-    """Warn if the exported model differs by more than rounding."""
-    if check.exceeds:
-        warn(
-            f"the exported model differs from encoder and adapter by more than rounding ({check}; "
-            f"rounding gives up to {check.limit:.1e}), while predictions and nearest neighbours of "
-            "the checked texts are the same: compare texts of your own before you serve it"
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import LogitPreservingWhitening, TransformerEncoder, Whitening, load_checkpoint
+from isoadapt import TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.interop import merge_into_checkpoint, to_sentence_transformer
 from isoadapt.interop._reference import read_reference
 from tests.cli.command_line import fail, run, succeed
@@ -39,11 +39,6 @@ def scale(file, **factors):
     tensors = load_file(file)
     changed = {name: tensors[name] * factor for name, factor in factors.items()}
     save_file(tensors | changed, file, metadata={"format": "pt"})
-
-
-def fit(folder, **options):
-    encoder = TransformerEncoder(folder, pooling="head_input", **options)
-    return LogitPreservingWhitening(load_checkpoint(folder)[1]).fit(blurred(encoder))
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -154,7 +149,8 @@ def test_what_only_a_cross_encoder_reads_is_compared(tmp_path):
     save_model(tmp_path / "base", num_labels=1, num_hidden_layers=1)
     library.CrossEncoder(str(tmp_path / "base")).save_pretrained(str(tmp_path / "cross"))
     edit_json(tmp_path / "cross" / "sentence_bert_config.json", max_seq_length=LENGTH)
-    adapter = fit(tmp_path / "cross")
+    encoder = TransformerEncoder(tmp_path / "cross", pooling="head_input")
+    adapter = Whitening(shrinkage=0.1).fit(blurred(encoder))
     folder = merge_into_checkpoint(adapter, tmp_path / "cross", tmp_path / "merged")
     succeed("check", folder)
     served = to_sentence_transformer(adapter, tmp_path / "cross", tmp_path / "served")

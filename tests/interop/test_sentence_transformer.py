@@ -177,7 +177,7 @@ class TestReadouts:
         with pytest.raises(ValueError, match=r"n_features_in_=32.*width 16: .*pipeline"):
             to_sentence_transformer(pipeline[-1], source.folder, tmp_path / "m")
         pipeline = readout(source.folder, "readout")
-        with pytest.raises(ValueError, match=r"pooling=\(\(.*hidden layers.*space='head'"):
+        with pytest.raises(ValueError, match=r"pooling=\(\(.*hidden layers.*export_onnx"):
             to_sentence_transformer(pipeline, source.folder, tmp_path / "m")
         assert not (tmp_path / "m").exists()
 
