@@ -18,6 +18,7 @@ from isoadapt.adapters import IsotropyLayer
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._pooling import READOUT
+from isoadapt.encoders._transformer import warn_if_exported
 from isoadapt.heads import LinearHead
 
 __all__ = ["AdaptedEncoder"]
@@ -154,6 +155,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 kind = type(self._adapter()).__name__
                 raise ValueError(f"{name} was given, but {kind}.fit does not accept it: omit it")
         pipeline = self._unfitted_pipeline(y)
+        warn_if_exported(pipeline["encoder"])
         targets = y if self.teacher is None else self._teacher().transform(X)
         pipeline["adapter"].fit(pipeline["encoder"].fit_transform(X, y), targets, **given)
         self.pipeline_ = pipeline

@@ -11,6 +11,7 @@ from isoadapt.datasets import load_table
 from isoadapt.encoders import layer_report
 from isoadapt.encoders._texts import as_texts
 from isoadapt.encoders._tokenization import tokenize_blocks
+from isoadapt.encoders._transformer import warn_if_exported
 from isoadapt.metrics import IsotropyReport, isotropy_report
 from isoadapt.metrics._isotropy_report import NEXT_STEPS, REFERENCES
 
@@ -43,8 +44,12 @@ def _audit_texts(source: Source, layers: bool, console: Console) -> tuple[str, d
     if not layers:
         _check_several(rows, source)
     encoder = TransformerEncoder(
-        source.model, max_length=source.max_length, verbose=console.verbose
+        source.model,
+        pooling=source.pooling,
+        max_length=source.max_length,
+        verbose=console.verbose,
     )
+    warn_if_exported(encoder)
     line, truncation = _measure_truncation(encoder, rows)
     vectors = encoder.open().describe()
     lines = [f"Model: {source.model}", f"Texts: {line}"]

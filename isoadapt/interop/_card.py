@@ -65,12 +65,8 @@ def sentence_card(
     """Describe a folder of this name for sentence-transformers, whose classifier may be kept."""
     classification = ""
     if "logits" in check.differences:
-        effect = "The classifier is that of the base model, and its predictions are unchanged."
-        if not kept:
-            effect = (
-                "The classifier includes the adapter and the head that was fitted with it. Its "
-                "predictions may differ from those of the base model."
-            )
+        effect = "includes the adapter and its head, and its predictions may differ from those of"
+        effect = "is unchanged, and predicts as that of" if kept else effect
         classification = _filled("classification.md", effect=effect, name=json.dumps(name))
     return _filled(
         "sentence.md",

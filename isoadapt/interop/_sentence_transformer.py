@@ -235,11 +235,9 @@ def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
     backbone, pooling = model.backbone, model.pooling
     width, config = backbone.hidden_size, backbone.model.config
-    reads_encoder = bool(encoder_class(config.model_type)) or not config.is_encoder_decoder
-    what = "input of the head" if pooling.is_head_input else "pooled states of the encoder"
-    other = "fit the adapter to vectors with pooling='mean', or " if reads_encoder else ""
     try:
-        if config.is_encoder_decoder and (pooling.is_head_input or not reads_encoder):
+        alone = not pooling.is_head_input and encoder_class(config.model_type)
+        if config.is_encoder_decoder and not alone:
             raise ValueError("the decoder follows the encoder")
         if pooling.is_head_input:
             path = head_path(backbone)
@@ -247,8 +245,8 @@ def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
         before = list(pooling_modules(pooling, width))
     except ValueError as error:
         raise ValueError(
-            f"sentence-transformers cannot compute the {what} of {type(backbone.model).__name__}: "
-            f"{error}; {other}{SERVE}"
+            f"sentence-transformers cannot compute the {model.describe()} of "
+            f"{type(backbone.model).__name__}: {error}; try pooling='mean', or {SERVE}"
         ) from error
     return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 

@@ -74,7 +74,7 @@ def swap_words(folder):
 def change_reference(folder):
     file = folder / "reference.json"
     logits = np.array(json.loads(file.read_text())["logits"])
-    edit_json(file, sign=True, logits=(logits * 1.01).tolist())
+    edit_json(file, logits=(logits * 1.01).tolist())
 
 
 NAMES = {"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}
@@ -123,7 +123,7 @@ def test_predictions_of_several_labels_are_their_signs(copy):
     edit_json(folder / "config.json", problem_type="multi_label_classification")
     settings = json.loads((folder / "reference.json").read_text())["settings"]
     settings |= {"problem_type": "multi_label_classification"}
-    edit_json(folder / "reference.json", sign=True, settings=settings)
+    edit_json(folder / "reference.json", settings=settings)
     flipped = {"classifier.weight": -1, "classifier.bias": -1}
     scale(folder / "model.safetensors", **flipped)
     loaders = json.loads(run("check", folder, "--json").stdout)["loaders"]
@@ -141,7 +141,7 @@ def test_lengths_and_padding_must_be_as_before(copy):
     folder = copy("sentence")
     settings = json.loads((folder / "reference.json").read_text())["settings"]
     longer = settings | {"max_length": 700}  # which no text reaches
-    edit_json(folder / "reference.json", sign=True, settings=longer)
+    edit_json(folder / "reference.json", settings=longer)
     assert f"max_length is {LENGTH} instead of 700" in run("check", folder).stdout
 
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_compared_is_said(copy, onnx, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert run("check", onnx).code == 1  # nothing was compared
     reference = folder / "reference.json"
-    reference.write_text(reference.read_text().replace("was", "is"))
+    reference.write_text(reference.read_text()[:-9])
     assert "is missing or damaged" in fail("check", folder)
     reference.unlink()
     assert "saved with its encoder, or write it again" in fail("check", folder)

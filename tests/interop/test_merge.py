@@ -86,7 +86,9 @@ class TestLogits:
         for number, adapter in enumerate(adapters if has_bias else adapters[:1]):
             adapter.fit(X, y)
             merge_into_checkpoint(adapter, folder, out / str(number))
-            expected = (adapter.head_ or head).outputs(adapter.transform(one_by_one(encoder, texts)))
+            expected = (adapter.head_ or head).outputs(
+                adapter.transform(one_by_one(encoder, texts))
+            )
             close(out / str(number), expected, texts)
 
     def test_pipelines_merge(self, source, tmp_path):

@@ -103,7 +103,7 @@ class TestClassifiers:
             out = to_sentence_transformer(model, source.folder, tmp_path / name)
             check(out, model)
             assert same_weights(source.folder, out)
-            assert "predictions are unchanged" in (out / "README.md").read_text()
+            assert "predicts as that of the base model" in (out / "README.md").read_text()
 
 
 class TestModules:
@@ -281,7 +281,7 @@ def test_what_cannot_be_exported_is_named(source, bare, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("architecture", "options", "match"),
     [
-        ("bart", {}, "head of Bart.*: the decoder follows the encoder; serve it with"),
+        ("bart", {}, "head_input.* of Bart.*: the decoder follows the encoder; try"),
         ("modernbert", {"norm_eps": 1e-3}, "eps=0.001"),
         ("fnet", {}, "cosines .* differ"),
     ],

@@ -63,9 +63,7 @@ class Data:
 
 def task_of(head: Any) -> str:
     """Return "classify" or "regress", according to the head."""
-    kind = PROBES.get(head) if isinstance(head, str) else None
-    if hasattr(head, "predict"):
-        kind = get_tags(head).estimator_type
+    kind = get_tags(head).estimator_type if hasattr(head, "predict") else PROBES.get(str(head))
     if kind not in PROBES.values():
         raise ValueError(
             f"head={head!r} must be 'logistic', 'ridge', a LinearHead or a linear classifier or "

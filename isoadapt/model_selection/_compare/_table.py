@@ -67,8 +67,7 @@ def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
     """Score, differences and p-values of a method in a use, before Holm's adjustment."""
     score = tests.interval(method.name)
     reference = SECOND_PASS if use == "index" else NO_ADAPTER
-    same = method.name == reference
-    difference = _UNTESTED if same else tests.difference(method.name, reference)
+    difference = _UNTESTED if method.name == reference else tests.difference(method.name, reference)
     control, beyond = _hardest(method, tests, use)
     return {
         "use": use,
