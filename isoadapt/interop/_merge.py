@@ -54,7 +54,9 @@ def merge_into_checkpoint(
     ``AutoModelForSequenceClassification.from_pretrained``. Its logits are those of encoder,
     adapter and head, at the cost of the original model. It is written in float32. Tokenizer and
     sentence-transformers files are copied unchanged. With the texts and logits in
-    ``reference.json``, ``isoadapt check`` compares the copy where it is deployed.
+    ``reference.json``, ``isoadapt check`` compares the copy where it is deployed. The copy holds no
+    adapted vectors: an adapter that leaves the logits as they are, such as
+    :class:`~isoadapt.LogitPreservingWhitening`, is refused, because its merge would repair nothing.
 
     The adapter must have been fitted to the vectors that enter the last layer of the classifier
     of this checkpoint. This is checked for a pipeline that begins with an encoder, and for a
@@ -96,18 +98,18 @@ def merge_into_checkpoint(
     TypeError
         If a step of the pipeline is not an adapter.
     ValueError
-        If `model_folder` has no classifier, for which there is
-        :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine or its width
-        is not that of the head of the checkpoint, if it was fitted to other vectors than those that
-        enter this head, if the two heads have different classes, or if a bias is needed but the
-        architecture has none.
+        If `model_folder` has no classifier, or the adapter leaves its logits as they are, for which
+        there is :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine, if
+        it was fitted to other vectors than those that enter the head of the checkpoint, if the two
+        heads have different classes, if a bias is needed but the architecture has none, or if the
+        copy gives another prediction for a checked text.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
     Notes
     -----
     The head of a decoder such as GPT-2 has no bias. Only adapters that do not need a bias can be
-    merged into it, such as :class:`~isoadapt.LogitPreservingWhitening`.
+    merged into it, such as :class:`~isoadapt.IsoBN` without a head of its own.
 
     The copy computes WAh in single precision, whereas adapters use double precision. If an
     adapter amplifies directions of low variance, as whitening without shrinkage does, the terms

@@ -125,7 +125,8 @@ def to_sentence_transformer(
 
     See Also
     --------
-    merge_into_checkpoint : Write the adapter into the classifier alone.
+    export_onnx : Write one graph, also of vectors that sentence-transformers cannot compute.
+    merge_into_checkpoint : Write an adapter that changes predictions into the classifier alone.
 
     Notes
     -----
