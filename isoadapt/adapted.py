@@ -21,6 +21,7 @@ from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._pooling import READOUT
+from isoadapt.encoders._transformer import warn_if_exported
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._report_text import PARTLY
 
@@ -172,6 +173,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 kind = type(self._adapter()).__name__
                 raise ValueError(f"{name} was given, but {kind}.fit does not accept it: omit it")
         pipeline = self._unfitted_pipeline(y)
+        warn_if_exported(pipeline["encoder"])
         targets = y if self.teacher is None else self._teacher().transform(X)
         pipeline["adapter"].fit(pipeline["encoder"].fit_transform(X, y), targets, **given)
         _warn_if_healthy(pipeline["adapter"])

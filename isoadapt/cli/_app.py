@@ -81,6 +81,13 @@ def audit(
         typer.Option(help="Column of labels. Each class is then reported separately too."),
     ] = None,
     max_length: MaxLength = None,
+    vectors: Annotated[
+        str,
+        typer.Option(
+            help="auto: the input of a classifier, or the vectors of an encoder. exported: the "
+            "repaired vectors in a folder that isoadapt export wrote. Or a pooling: cls, mean, max."
+        ),
+    ] = "auto",
     layers: Annotated[
         bool, typer.Option("--layers", help="Report on the tokens of each layer too.")
     ] = False,
@@ -103,9 +110,10 @@ def audit(
                 f"{source!r} is read as a checkpoint, which needs texts: isoadapt audit {source} "
                 "texts.tsv (the name of a matrix must end in .npy or .parquet)"
             )
-        rows = rows._replace(path=texts, model=source)
-    elif texts is not None:
-        raise WrongUsage(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
+        rows = rows._replace(path=texts, model=source, pooling=vectors)
+    elif texts is not None or vectors != "auto":
+        given = "--vectors" if texts is None else f"texts={str(texts)!r}"
+        raise WrongUsage(f"{given} needs a checkpoint, but {source!r} is a matrix")
     _audit.audit(rows, layers, full, Console(as_json, quiet))
 
 
@@ -148,7 +156,8 @@ def compare(
         typer.Option(
             help="fast: all adapters in closed form or with an exact solver. all: also those that "
             "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
-            f"each further one: {', '.join(METHODS)}. Default: fast."
+            f"each further one: {', '.join(METHODS)}. Default: fast. teacher-readout is compared "
+            "in Python, where compare_adapters takes its teacher."
         ),
     ] = None,
     text: Text = None,
@@ -372,7 +381,9 @@ def export(
 ) -> None:
     """Write adapter and checkpoint as one model: for sentence-transformers, ONNX or transformers.
 
-    With --onnx, as one graph for ONNX Runtime. With --merge, as a checkpoint like the given one.
+    With --onnx, or for hidden layers that sentence-transformers cannot compute (teacher-readout),
+    as one graph for ONNX Runtime. With --merge, as a checkpoint like the given one, for adapters
+    that change its predictions.
 
     Example:
 

@@ -55,12 +55,17 @@ def _audit_texts(
 
     from isoadapt import TransformerEncoder
     from isoadapt.encoders import layer_report
+    from isoadapt.encoders._transformer import warn_if_exported
     from isoadapt.metrics import isotropy_report
     from isoadapt.metrics._report_text import table
 
     encoder = TransformerEncoder(
-        source.model, max_length=source.max_length, verbose=console.verbose
+        source.model,
+        pooling=source.pooling,
+        max_length=source.max_length,
+        verbose=console.verbose,
     )
+    warn_if_exported(encoder)
     line, truncation = _measure_truncation(encoder, rows)
     opened = encoder.open()
     unit = "text" if isinstance(rows[0], str) else "pair of texts"

@@ -12,7 +12,7 @@ from isoadapt._utils.files import atomic_path, check_writable, writable_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import choices
 from isoadapt.adapters._heads import head_for
-from isoadapt.adapters._registry import METHODS, VARIANTS
+from isoadapt.adapters._registry import METHODS, NAMES, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage, data_to_record, labelled_texts
 from isoadapt.datasets import load_table
 from isoadapt.interop import save_adapter
@@ -94,9 +94,10 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
         if name in ("fast", "all") and len(adapters) > 1:
             raise WrongUsage(f"--adapters {name} cannot be combined with other adapters")
         if name not in ("fast", "all", *known):
-            raise WrongUsage(
-                f"--adapters {name!r} is not the name of an adapter; {choices(name, known)}"
-            )
+            why = f"is not the name of an adapter; {choices(name, known)}"
+            if name in NAMES or name in NAMES.values():
+                why = "learns a teacher's vectors: compare it by compare_adapters(..., teacher=...)"
+            raise WrongUsage(f"--adapters {name!r} {why}")
     return adapters[0] if adapters in (["fast"], ["all"]) else adapters or "fast"
 
 

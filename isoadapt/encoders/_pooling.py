@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 HEAD_INPUT: Final = "head_input"
 READOUT: Final = "readout"
+EXPORTED: Final = "exported"
 LIBRARY: Final = "sentence-transformers"  # the mode of vectors that this library computes
 
 
@@ -162,13 +163,21 @@ def needs_head(pooling: PoolingSetting) -> bool:
 
 
 def choose_pooling(
-    name: PoolingSetting, layer: int, head: bool, own: Callable[[], Pooling | None]
+    name: PoolingSetting, layer: int, head: bool, own: Callable[[bool], Pooling | None]
 ) -> Pooling:
     """Return the pooling of one hidden state that is called `name`.
 
     `head` says whether there is a classifier head, and `own` returns the pooling of
-    sentence-transformers, if any, for "auto" or for the head.
+    sentence-transformers, if any, for the head or for vectors.
     """
+    if name == EXPORTED:
+        found = own(False)
+        if found is None or found.modes == (LIBRARY,) or layer != -1:
+            raise ValueError(
+                "pooling='exported' needs layer=-1 and a folder that isoadapt.interop."
+                "to_sentence_transformer wrote: choose pooling='auto' for any other checkpoint"
+            )
+        return found
     if name in ("cls", "mean", "max"):
         return Pooling((str(name),))
     if head and layer != -1:
@@ -176,4 +185,4 @@ def choose_pooling(
             f"layer={layer}: the input of the classifier head follows the last "
             "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
         )
-    return own() or Pooling((HEAD_INPUT if head else "mean",))
+    return own(head) or Pooling((HEAD_INPUT if head else "mean",))

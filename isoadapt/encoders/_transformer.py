@@ -22,15 +22,16 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt._utils.messages import shows_progress
+from isoadapt._utils.messages import shows_progress, warn
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._cache import EmbeddingCache, Request, as_cache
-from isoadapt.encoders._folder import checkpoint_folder
+from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
 from isoadapt.encoders._identity import Identity, vectors_identity
 from isoadapt.encoders._library import open_library
 from isoadapt.encoders._models import DTYPES, checked_live, stored_backbone
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
+    EXPORTED,
     HEAD_INPUT,
     READOUT,
     PoolingSetting,
@@ -58,7 +59,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         base model that it names. A live model is shared by :func:`sklearn.base.clone`. It is never
         changed, not even its training mode, keeps its device and dtype, and cannot be pickled; a
         wrapper of ``torch.compile`` or DataParallel is left out, and quantised models are refused.
-    pooling : {"auto", "head_input", "cls", "mean", "max", "readout"} or list, default="auto"
+    pooling : str or list, default="auto"
         How a vector is computed. "head_input" is the input of the last linear layer of the
         classifier head. "cls" is the hidden state of the first token. "mean" and "max" are the mean
         and the maximum over the hidden states of all tokens. "auto" is "head_input" if the
@@ -66,7 +67,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         or modules of the checkpoint: Transformer and Pooling, then Normalize, Dense, LayerNorm and
         Dropout, the length and `truncate_dim`. A model with other modules or settings is computed
         by sentence-transformers itself, ``pip install "isoadapt[st]"``. If there are no such files,
-        "auto" is "mean".
+        "auto" is "mean". "exported" are the adapted vectors in a folder that
+        :func:`~isoadapt.interop.to_sentence_transformer` wrote, also beside a classifier.
 
         A list of pairs (pooling, layer), such as ``[("head_input", -1), ("mean", 2)]``, gives
         several poolings side by side from one pass; "head_input" can only be the first. "readout"
@@ -133,7 +135,11 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - scikit-learn's convention
         "model": "no_validation",
-        "pooling": [StrOptions({"auto", HEAD_INPUT, READOUT, "cls", "mean", "max"}), list, tuple],
+        "pooling": [
+            StrOptions({"auto", HEAD_INPUT, EXPORTED, READOUT, "cls", "mean", "max"}),
+            list,
+            tuple,
+        ],
         "layer": [Integral],
         "max_length": [Interval(Integral, 1, None, closed="left"), None],
         "batch_tokens": [Interval(Integral, 1, None, closed="left")],
@@ -365,3 +371,17 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags.transformer_tags.preserves_dtype = []
         tags.requires_fit = False
         return tags
+
+
+def warn_if_exported(encoder: Any) -> None:
+    """Warn of a classifier's folder with adapted vectors, unless a parameter says which to take."""
+    if isinstance(encoder, TransformerEncoder) and encoder.pooling == "auto":
+        opened = encoder.open()
+        folder = opened.backbone.folder if opened.pooling.is_head_input else None
+        if folder is not None and "Pooling" in dict(sentence_modules(folder)):
+            warn(
+                f"{opened.backbone.shown} also holds repaired vectors, which were exported with an "
+                "adapter, but the input of its classifier is taken here: for the repaired ones "
+                "choose pooling='exported' (isoadapt audit --vectors exported), otherwise "
+                "pooling='head_input'"
+            )

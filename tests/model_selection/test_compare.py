@@ -333,7 +333,6 @@ class TestAdapters:
         ({"groups": np.repeat([0, 1, 2], 30)}, "only 0 rows are judged|number of splits"),
         ({"cv": 1}, "n_splits=1"),
         ({"cv": [HALVES[0], (HALVES[0][0], HALVES[0][1] + 1)]}, "index 90 is out of bounds"),
-        ({"cv": [(np.arange(46), np.arange(45, 90))]}, "both for training and for test"),
     ],
 )
 def test_wrong_data(options, word):

@@ -189,8 +189,6 @@ class Comparison:
             raise ValueError(f"use={use!r} is not in this comparison; {choices(use, self.uses)}")
         return [row for row in self.rows if row["use"] == use]
 
-    # --- display -----------------------------------------------------------------------------
-
     def _tables(self) -> list[_Table]:
         rows = self._rows_of(None)
         geometry = _figures_table("Geometry", _GEOMETRY, rows)

@@ -12,7 +12,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from isoadapt._utils.containers import as_matrix, as_values
-from isoadapt.adapters._heads import needs_fit, read_targets
+from isoadapt.adapters._heads import PROBES, needs_fit, read_targets
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._neighbours import relevant_sets
@@ -63,10 +63,8 @@ class Data:
 
 def task_of(head: Any) -> str:
     """Return "classify" or "regress", according to the head."""
-    if isinstance(head, str) and head in ("logistic", "ridge"):
-        return "classify" if head == "logistic" else "regress"
-    kind = get_tags(head).estimator_type if hasattr(head, "predict") else None
-    if kind not in ("classifier", "regressor"):
+    kind = get_tags(head).estimator_type if hasattr(head, "predict") else PROBES.get(str(head))
+    if kind not in PROBES.values():
         raise ValueError(
             f"head={head!r} must be 'logistic', 'ridge', a LinearHead or a linear classifier or "
             "regressor of scikit-learn"
