@@ -392,8 +392,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             self._teacher()  # raises if there is none
         elif self.teacher is not None:
             raise ValueError(
-                f"teacher={shown(self.teacher)} was given, but {type(adapter).__name__} learns from "
-                "no teacher: choose adapter=TeacherReadout(), or leave teacher out"
+                f"teacher={shown(self.teacher)} was given, but {type(adapter).__name__} has none: "
+                "choose adapter=TeacherReadout(), or leave teacher out"
             )
         adapter._take_checkpoint_head(lambda: encoder.head(y), y)
         if y is None and isinstance(adapter, LogitPreservingWhitening) and adapter._needs_y():

@@ -52,7 +52,7 @@ class TeacherReadout(BaseAdapter):
 
     One pass of a fine-tuned classifier computes the pooled hidden states of all its layers besides
     the vector that enters its head. This adapter is a ridge regression from them to the vectors of
-    another encoder, the teacher, such as the encoder before fine-tuning. It needs unlabelled texts
+    another encoder, the teacher, such as the base model. It needs unlabelled texts
     that both have encoded. The first columns of X are the head's input, so predictions stay exact.
 
     Columns of X are standardised. The teacher's vectors are scaled to unit length; zeros stay

@@ -154,10 +154,17 @@ def compare(
     adapters: Annotated[
         list[str] | None,
         typer.Option(
-            help="fast: all adapters in closed form or with an exact solver. all: also those that "
+            help="fast: adapters in closed form or with an exact solver. all: also those that "
             "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
-            f"each further one: {', '.join(METHODS)}. Default: fast. teacher-readout is compared "
-            "in Python, where compare_adapters takes its teacher."
+            f"each further one: {', '.join(METHODS)}; with --teacher also teacher-readout. "
+            "Default: fast."
+        ),
+    ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoder whose vectors teacher-readout learns, such as the base model before "
+            "fine-tuning. fast and all then have teacher-readout too."
         ),
     ] = None,
     text: Text = None,
@@ -188,6 +195,10 @@ def compare(
     with_texts: Annotated[
         bool, typer.Option("--with-texts", help="Show the texts as tooltips in the --html file.")
     ] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--all", help="Print p-values, geometry, cost and further figures too."),
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -203,7 +214,8 @@ def compare(
         raise WrongUsage("--with-texts is about the file of --html FILE: give this option too")
     rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
     console = Console(as_json, quiet)
-    options = _compare.Run(encoder_saw, jobs, cache, out, console, page, with_texts)
+    outputs = (out, console, page, with_texts)
+    options = _compare.Run(encoder_saw, jobs, cache, *outputs, teacher, full)
     _compare.compare(model, rows, adapters or [], options)
 
 

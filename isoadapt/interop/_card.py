@@ -107,7 +107,7 @@ def _exported(
         differences=check,
         limit=f"{check.limit:.1e}",
         more=" The folder differs by more, without an effect on them." if check.exceeds else "",
-        before="the teacher" if teacher else "the encoder before fine-tuning",
+        before="the teacher" if teacher else "the base model",
         versions=_versions(*libraries, "transformers"),
     )
     return {

@@ -73,8 +73,9 @@ def compare_adapters(
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Labels, or values for a regression.
     adapters : str, estimator, list or dict, default="fast"
-        "fast" are all adapters in closed form or with an exact solver; "all" adds those that are
-        trained by mini-batches; FlowAdapter is left out with a warning if zuko is not installed.
+        "fast" are the adapters in closed form or with an exact solver, except AllButTheTop and
+        ClusterIsotropy, which remove the direction of the classes; "all" adds these and those that
+        are trained by mini-batches, FlowAdapter if zuko is installed.
         Otherwise a name, an estimator with ``fit`` and ``transform``, a list of both, or a dict of
         estimators by name. `head` replaces the head of every adapter. Transformers without a head
         are followed by one that is fitted to their output.
@@ -177,7 +178,7 @@ def compare_adapters(
     >>> adapters, uses = ["Whitening", "LogitPreservingWhitening"], [Outliers(X + 9)]
     >>> comparison = compare_adapters(X, y, adapters, encoder_saw=False, uses=uses, random_state=0)
     >>> print(comparison.verdict("classify"))
-    On classification, no adapter is shown to change the accuracy, which is ... without one.
+    On classification, none of the adapters raised the accuracy, which is ... without one.
     >>> comparison.best_adapter("classify") is None
     True
     """

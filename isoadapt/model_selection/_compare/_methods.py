@@ -98,12 +98,6 @@ def make_methods(
     return found + chosen
 
 
-def is_fast(estimator: Any) -> bool:
-    """Whether an adapter is fitted without epochs: in closed form or by the exact solver."""
-    parameters = estimator.get_params(deep=False)
-    return "max_epochs" not in parameters or parameters.get("solver") == "exact"
-
-
 def seeded(estimator: Any, seed: int) -> Any:
     """Clone whose random states are `seed` where they were None."""
     copy = clone(estimator)
@@ -118,10 +112,9 @@ def seeded(estimator: Any, seed: int) -> Any:
 def _choose(adapters: Any, head: Any, teacher: bool) -> dict[str, Any]:
     """Estimators by name."""
     if isinstance(adapters, str) and adapters in ("fast", "all"):
-        variants = installed_variants() if adapters == "all" else VARIANTS
+        fast = [variant for variant in VARIANTS if variant.fast]
+        variants = installed_variants() if adapters == "all" else fast
         made = {variant.name: variant.make(head) for variant in variants}
-        if adapters == "fast":
-            made = {name: each for name, each in made.items() if is_fast(each)}
         return made | ({"TeacherReadout": TeacherReadout()} if teacher else {})
     if isinstance(adapters, Mapping):
         given = {str(name): each for name, each in adapters.items()}
