@@ -167,6 +167,9 @@ def base_folder(folder: Path) -> Path | None:
     if adapter is None:
         return None
     name = adapter["base_model_name_or_path"]
+    if not Path(name).expanduser().is_dir():  # then a path relative to the adapter
+        places = (folder.parent / name, folder / name)
+        name = next((str(place) for place in places if place.is_dir()), name)
     try:
         base = checkpoint_folder(name, adapter.get("revision"), False)
     except OSError as error:

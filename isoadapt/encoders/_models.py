@@ -24,12 +24,14 @@ from isoadapt.encoders._backbone import (
 )
 from isoadapt.encoders._folder import (
     DOWNLOADED,
+    PEFT_CONFIG,
     PEFT_WEIGHTS,
     base_folder,
     check_begins_with_transformer,
     check_files,
     checkpoint_folder,
     fingerprint,
+    read_object,
     tokenizer_folder,
     transformer_folder,
 )
@@ -147,8 +149,8 @@ def _load(
                 **options,
             ),
         )
-        model = model if base is None else _merged(model, folder)
         check_weights(folder, model, report, adapter, head)
+        model = model if base is None else _merged(model, folder)
     model = in_memory(model.to(device).eval())
     backbone = Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
     return check_use(backbone)
@@ -162,13 +164,21 @@ def in_memory(model: Any) -> Any:
 
 
 def _check_adapter(folder: Path) -> None:
-    """Check that peft and an adapter's weights exist, before the base model is loaded."""
+    """Check that an adapter can be merged and has its weights, before the base model is loaded."""
     if not (folder / PEFT_WEIGHTS).is_file():
         raise FileNotFoundError(
             f"model={str(folder)!r} is a PEFT adapter without {PEFT_WEIGHTS} (other formats can "
             "run code and are not read)"
         )
-    import_optional("peft", feature=f"model={str(folder)!r}, a PEFT adapter,", extra="peft")
+    peft = import_optional("peft", feature=f"model={str(folder)!r}, a PEFT adapter,", extra="peft")
+    kind = read_object(folder / PEFT_CONFIG).get("peft_type")
+    tuner = peft.PEFT_TYPE_TO_TUNER_MAPPING.get(kind)
+    if kind in peft.PEFT_TYPE_TO_CONFIG_MAPPING and not hasattr(tuner, "merge_and_unload"):
+        raise ValueError(
+            f"model={str(folder)!r} is a {kind} adapter, which adds to the inputs of a model and "
+            "leaves its weights as they are, so that it cannot be merged: pass an adapter of "
+            "weights, such as LoRA, or a fully fine-tuned checkpoint"
+        )
 
 
 def _of_adapter(folder: Path) -> Shapes:
@@ -195,12 +205,11 @@ def _merged(model: Any, folder: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the reasons for them are checked here
+            config = peft.PeftConfig.from_pretrained(str(folder))
+            config.task_type = None  # for a task, PEFT asks for a head, which may be the base's own
             wrapped = peft.PeftModel.from_pretrained(
-                model, str(folder), torch_device="cpu", autocast_adapter_dtype=False
+                model, str(folder), config=config, torch_device="cpu", autocast_adapter_dtype=False
             )
-            if not hasattr(wrapped.base_model, "merge_and_unload"):
-                kind = wrapped.active_peft_config.peft_type.value
-                raise ValueError(f"a {kind} adapter does not change weights and cannot be merged")
             _check_names(wrapped, folder, names)
             plain = wrapped.merge_and_unload(safe_merge=True)
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
