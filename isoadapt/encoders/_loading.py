@@ -40,6 +40,24 @@ def read_config(folder: Path, **options: Any) -> Any:
     return config
 
 
+def use_code(folder: Path, kind: str) -> None:
+    """Register the class of a checkpoint's own code with transformers, as the files have it now.
+
+    transformers registers the first one for a class of configurations, and never reads it again.
+    """
+    import transformers
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    name = (read_object(folder / "config.json").get("auto_map") or {}).get(kind)
+    if name is None:
+        return
+    options = {"local_files_only": True, "trust_remote_code": True}
+    config = type(transformers.AutoConfig.from_pretrained(folder, **options))
+    if not config.__module__.startswith("transformers."):  # those are never registered
+        found = get_class_from_dynamic_module(name, folder, local_files_only=True)
+        getattr(transformers, kind).register(config, found, exist_ok=True)
+
+
 def check_weights(
     folder: Path, model: Any, report: dict[str, Any], merged: Iterable[str], head: bool
 ) -> None:

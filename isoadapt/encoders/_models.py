@@ -43,7 +43,13 @@ from isoadapt.encoders._kinds import (
     saved_shapes,
 )
 from isoadapt.encoders._live import check_live, unwrapped
-from isoadapt.encoders._loading import check_use, check_weights, checked_read, read_config
+from isoadapt.encoders._loading import (
+    check_use,
+    check_weights,
+    checked_read,
+    read_config,
+    use_code,
+)
 from isoadapt.encoders._sentence import live_kind
 
 DTYPES = {
@@ -129,6 +135,8 @@ def _load(
     kind = read("weights", lambda: model_class(weights, head))
     with quiet(), torch.random.fork_rng(devices=[]):
         config = read_config(weights, **options)
+        if code:
+            read("code", lambda: use_code(weights, kind))
         tokenizer = read(
             "tokenizer",
             lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options),
@@ -175,9 +183,9 @@ def _check_adapter(folder: Path) -> None:
     tuner = peft.PEFT_TYPE_TO_TUNER_MAPPING.get(kind)
     if kind in peft.PEFT_TYPE_TO_CONFIG_MAPPING and not hasattr(tuner, "merge_and_unload"):
         raise ValueError(
-            f"model={str(folder)!r} is a {kind} adapter, which adds to the inputs of a model and "
-            "leaves its weights as they are, so that it cannot be merged: pass an adapter of "
-            "weights, such as LoRA, or a fully fine-tuned checkpoint"
+            f"model={str(folder)!r} is a {kind} adapter, which learns prompts and changes no "
+            "weights, so that it cannot be merged: pass an adapter of weights, such as LoRA, or a "
+            "checkpoint that was fine-tuned as a whole"
         )
 
 

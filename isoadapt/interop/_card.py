@@ -64,6 +64,8 @@ def sentence_card(
 ) -> str:
     """Describe a folder of this name for sentence-transformers, with its vectors in words."""
     shown, classification = json.dumps(name), ""
+    if parts.trust_remote_code:
+        shown += ", trust_remote_code=True"
     effect = "The classifier is that of the base model, and its predictions are unchanged."
     if not classifier_kept:
         effect = (

@@ -19,7 +19,7 @@ from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
-from isoadapt.encoders._folder import tokenizer_folder, transformer_folder
+from isoadapt.encoders._folder import base_folder, tokenizer_folder, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
@@ -132,7 +132,8 @@ def merge_into_checkpoint(
             "from a model for sequence classification. isoadapt.interop.to_sentence_transformer "
             "writes the adapter behind an encoder without a classifier"
         )
-    encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
+    code = parts.trust_remote_code
+    encoder = TransformerEncoder(source, pooling="head_input", device="cpu", trust_remote_code=code)
     model = encoder.open()
     own = read_head(model.backbone)
     tokenizer = model.backbone.tokenizer
@@ -151,10 +152,11 @@ def merge_into_checkpoint(
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
         copy_files(place, written, tokenizer, sentence=True)
+        copy_code(source, written, code)
         if place != source and model.pooling != Pooling((HEAD_INPUT,)):
             write_modules(written, [])  # with which a CrossEncoder reads its settings
             shutil.copyfile(source / MODEL_FILE, written / MODEL_FILE)
-        check_written(written, merged._replace(loaders=[CLASSIFIER]), strict=False)
+        check_written(written, merged._replace(loaders=[CLASSIFIER]), code, strict=False)
     return target
 
 
@@ -314,3 +316,9 @@ def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) ->
         if path.is_file() and (copied or (sentence and _SENTENCE.fullmatch(name))):
             (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target / name)
+
+
+def copy_code(source: Path, target: Path, trusted: bool) -> None:
+    """Copy the Python files of a checkpoint if they may run."""
+    for file in transformer_folder(base_folder(source) or source).glob("*.py") if trusted else ():
+        shutil.copyfile(file, target / file.name)

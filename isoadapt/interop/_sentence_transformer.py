@@ -29,6 +29,7 @@ from isoadapt.interop._merge import (
     check_source,
     check_width,
     copied,
+    copy_code,
     copy_files,
     read_by_head,
     reordered,
@@ -176,7 +177,8 @@ def to_sentence_transformer(
         _write_transformer(written, network, model)
         write_settings(written, model.length(), read_object(source / MODEL_FILE))
         write_modules(written, modules)
-        check = check_written(written, reference)
+        copy_code(source, written, parts.trust_remote_code)
+        check = check_written(written, reference, parts.trust_remote_code)
         named = parts, model_folder, target.name, model.describe()
         card = sentence_card(*named, reference, modules, check, kept)
         (written / "README.md").write_text(card, "utf-8")
@@ -190,6 +192,7 @@ def export_encoder(parts: Parts, model_folder: Path) -> TransformerEncoder:
     if parts.encoder is not None:
         known = parts.encoder[1].get_params()
     settings = {name: known[name] for name in ("pooling", "layer", "max_length") if name in known}
+    settings["trust_remote_code"] = parts.trust_remote_code  # which no file can say
     return TransformerEncoder(model_folder, device="cpu", **settings)
 
 
