@@ -75,7 +75,8 @@ def merge_into_checkpoint(
     model_folder : str or path-like
         The checkpoint of a model for sequence classification. A PEFT adapter is first merged into
         its base model, so that the copy does not need peft. Of a sentence-transformers folder
-        with its transformer in a subfolder, only this transformer is copied.
+        with its transformer in a subfolder, only this transformer is copied. Its own code may run,
+        and is copied, if the pipeline's encoder has ``trust_remote_code=True``.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
     overwrite : bool, default=False

@@ -88,6 +88,7 @@ def to_sentence_transformer(
     model_folder : str or path-like
         The checkpoint of a classifier or of an encoder, or a sentence-transformers folder that
         :class:`~isoadapt.TransformerEncoder` reads. A PEFT adapter is merged into its base model.
+        Its own code may run, and is copied, if the encoder has ``trust_remote_code=True``.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
     normalize : bool, default=False
@@ -192,8 +193,8 @@ def export_encoder(parts: Parts, model_folder: Path) -> TransformerEncoder:
     if parts.encoder is not None:
         known = parts.encoder[1].get_params()
     settings = {name: known[name] for name in ("pooling", "layer", "max_length") if name in known}
-    settings["trust_remote_code"] = parts.trust_remote_code  # which no file can say
-    return TransformerEncoder(model_folder, device="cpu", **settings)
+    code = parts.trust_remote_code  # which no record can say
+    return TransformerEncoder(model_folder, device="cpu", trust_remote_code=code, **settings)
 
 
 def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
