@@ -33,7 +33,6 @@ def read_config(folder: Path, **options: Any) -> Any:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
         raise ValueError(f"{file} has a quantization_config (quant_method={method!r}); {WHOLE}")
     read = transformers.AutoConfig.from_pretrained
-    options["return_dict"] = True  # even if the file says otherwise
     config = checked_read(folder, "configuration", lambda: read(folder, **options))
     if config._attn_implementation not in (None, "eager", "sdpa"):
         config._attn_implementation = None  # the default gives the same vectors without a package

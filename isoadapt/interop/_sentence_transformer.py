@@ -19,7 +19,7 @@ from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling
+from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
@@ -276,8 +276,7 @@ def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
         if config.is_encoder_decoder and (pooling.is_head_input or not reads_encoder):
             raise ValueError("the decoder follows the encoder")
         if pooling.is_head_input:
-            path = head_path(backbone)
-            pooling, width = Pooling((path.pooling,), steps=path.layers), path.width
+            pooling, width = head_path(backbone)
         before = list(pooling_modules(pooling, width))
     except ValueError as error:
         raise ValueError(
