@@ -61,10 +61,11 @@ def sentence_card(
     modules: Sequence[Module],
     check: Check,
     classifier_kept: bool,
+    code: bool,
 ) -> str:
     """Describe a folder of this name for sentence-transformers, with its vectors in words."""
     shown, classification = json.dumps(name), ""
-    if parts.trust_remote_code:
+    if code:
         shown += ", trust_remote_code=True"
     effect = "The classifier is that of the base model, and its predictions are unchanged."
     if not classifier_kept:

@@ -133,8 +133,10 @@ def merge_into_checkpoint(
             "from a model for sequence classification. isoadapt.interop.to_sentence_transformer "
             "writes the adapter behind an encoder without a classifier"
         )
-    code = parts.trust_remote_code
-    encoder = TransformerEncoder(source, pooling="head_input", device="cpu", trust_remote_code=code)
+    trusted = parts.trust_remote_code
+    encoder = TransformerEncoder(
+        source, pooling="head_input", device="cpu", trust_remote_code=trusted
+    )
     model = encoder.open()
     own = read_head(model.backbone)
     tokenizer = model.backbone.tokenizer
@@ -153,7 +155,7 @@ def merge_into_checkpoint(
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
         copy_files(place, written, tokenizer, sentence=True)
-        copy_code(source, written, code)
+        code = copy_code(source, written, trusted)
         if place != source and model.pooling != Pooling((HEAD_INPUT,)):
             write_modules(written, [])  # with which a CrossEncoder reads its settings
             shutil.copyfile(source / MODEL_FILE, written / MODEL_FILE)
@@ -319,7 +321,9 @@ def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) ->
             shutil.copyfile(path, target / name)
 
 
-def copy_code(source: Path, target: Path, trusted: bool) -> None:
-    """Copy the Python files of a checkpoint if they may run."""
-    for file in transformer_folder(base_folder(source) or source).glob("*.py") if trusted else ():
+def copy_code(source: Path, target: Path, trusted: bool) -> bool:
+    """Copy the Python files of a checkpoint if they may run; return whether there are any."""
+    files = [*transformer_folder(base_folder(source) or source).glob("*.py")] if trusted else []
+    for file in files:
         shutil.copyfile(file, target / file.name)
+    return bool(files)

@@ -178,10 +178,10 @@ def to_sentence_transformer(
         _write_transformer(written, network, model)
         write_settings(written, model.length(), read_object(source / MODEL_FILE))
         write_modules(written, modules)
-        copy_code(source, written, parts.trust_remote_code)
-        check = check_written(written, reference, parts.trust_remote_code)
+        code = copy_code(source, written, parts.trust_remote_code)
+        check = check_written(written, reference, code)
         named = parts, model_folder, target.name, model.describe()
-        card = sentence_card(*named, reference, modules, check, kept)
+        card = sentence_card(*named, reference, modules, check, kept, code)
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
     return target
