@@ -256,6 +256,14 @@ class OwnForSequenceClassification(BertForSequenceClassification):
         self.bert = OwnModel(config)
         self.post_init()
 """,
+    "masked_own.py": """
+from transformers import BertForMaskedLM
+
+from .configuration_own import OwnConfig
+
+class OwnForMaskedLM(BertForMaskedLM):
+    config_class = OwnConfig
+""",
     "layers_own.py": """
 def scaled(states):
     return 2.0 * states
@@ -272,6 +280,7 @@ def save_own_code(folder, kind="AutoModelForSequenceClassification"):
     config["architectures"] = [classes[kind]]
     config["auto_map"] = {auto: f"modeling_own.{name}" for auto, name in classes.items()}
     config["auto_map"]["AutoConfig"] = "configuration_own.OwnConfig"
+    config["auto_map"]["AutoModelForMaskedLM"] = "masked_own.OwnForMaskedLM"
     (folder / "config.json").write_text(json.dumps(config))
     for name, code in OWN_CODE.items():
         (folder / name).write_text(code)
