@@ -415,6 +415,9 @@ def export(
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="Folder that export or fit wrote.")],
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code in the folder.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -428,7 +431,7 @@ def check(
     """
     from isoadapt.cli import _export
 
-    if not _export.check(folder, Console(as_json, quiet)):
+    if not _export.check(folder, trust_remote_code, Console(as_json, quiet)):
         raise typer.Exit(1)
 
 

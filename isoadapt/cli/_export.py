@@ -59,14 +59,14 @@ def export(
     console.show("\n".join(lines), figures if onnx else figures | {"classifies": classifies})
 
 
-def check(folder: Path, console: Console) -> bool:
+def check(folder: Path, trust_remote_code: bool, console: Console) -> bool:
     """Compare what an exported folder gives with what it stores; return whether it is the same."""
     reference = read_reference(folder.expanduser())
     lines, checks = [f"Version of the vectors: {reference.version or 'not adapted'}"], {}
     for name in reference.loaders:
         try:
             with console.notes():
-                checks[name] = check_loader(folder.expanduser(), name, reference)
+                checks[name] = check_loader(folder.expanduser(), name, reference, trust_remote_code)
             outcome = [str(checks[name]), checks[name].wrong or "as exported"]
             lines.append(f"{name}: {', '.join(filter(None, outcome))}")
         except ImportError as error:

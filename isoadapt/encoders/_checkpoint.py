@@ -41,21 +41,8 @@ def load_checkpoint(
     pooling : {"head_input", "readout"} or list, default="head_input"
         Pooling of the encoder, see :class:`TransformerEncoder`. Its first columns must be the
         input of the head. "readout" and lists add hidden states of the same pass.
-    max_length : int, default=None
-        Number of tokens that an input is truncated to. None means as many as both tokenizer and
-        model are made for.
-    batch_tokens : int, default=2048
-        Number of tokens in a batch, padding included.
-    device : str or torch.device, default="auto"
-        Device of the model. "auto" is "cuda" if it is available, else "cpu".
-    dtype : {"auto", "float32", "bfloat16", "float16"}, default="auto"
-        Data type of the computation. "auto" is "float32".
-    revision : str, default=None
-        Branch, tag or commit on the Hub.
-    trust_remote_code : bool, default=False
-        Whether code that comes with the checkpoint may be executed.
-    verbose : int, default=0
-        If greater than 0, the encoder shows a progress bar.
+    max_length, batch_tokens, device, dtype, revision, trust_remote_code, verbose : object
+        Parameters of the encoder, see :class:`TransformerEncoder`.
     y : array-like of shape (n_samples,), default=None
         Labels that the head will be used with, see Notes.
 

@@ -1,6 +1,5 @@
 """The classifier head of a loaded model, and the layers between hidden states and this head."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,15 +105,6 @@ def _check_logits(backbone: Backbone, head: nn.Linear) -> None:
         )
 
 
-@dataclass(frozen=True)
-class HeadPath:
-    """The pooling of the last hidden states, and the layers that follow it."""
-
-    pooling: str  # a mode of Pooling
-    width: int  # of the hidden states
-    layers: tuple[nn.Module, ...]  # Linear or LayerNorm, and activations without parameters
-
-
 class _Call(NamedTuple):
     """One call of a layer whose output holds one vector for each text."""
 
@@ -124,26 +114,29 @@ class _Call(NamedTuple):
 
 
 @torch.inference_mode()
-def head_path(backbone: Backbone) -> HeadPath:
+def head_path(backbone: Backbone) -> tuple[Pooling, int]:
     """Find how the input of a classifier's head is computed from the last hidden states.
 
-    The layers are recorded in a forward pass of two texts. The pooling and the activations are
-    those that give the values that the next layer receives. ValueError is raised if there are none.
+    The steps of the pooling are Linear or LayerNorm layers, each with an activation, recorded in a
+    forward pass of two texts; they give the values that the next layer receives. The width of the
+    hidden states is returned too. ValueError is raised if there is no such pooling.
     """
     hidden, calls, target, mask = _record(backbone)
-    layers: list[nn.Module] = []
+    steps: tuple[nn.Module, ...] = ()
     while True:
         for mode in MODES if hidden.shape[:2] == mask.shape else ():  # unlike Funnel
             if _equal(Pooling((mode,))(hidden, mask), target):
-                return HeadPath(mode, hidden.shape[-1], tuple(layers))
-        step = _last_step(calls, target)
-        if step is None:
+                return Pooling((mode,), steps), hidden.shape[-1]
+        numbers = reversed(range(len(calls)))
+        pairs = ((number, activation()) for number in numbers for activation in ACTIVATIONS)
+        given = (pair for pair in pairs if _equal(pair[1](calls[pair[0]].result), target))
+        number, last = next(given, (None, None))
+        if number is None or last is None:
             raise ValueError(
                 "it is not a pooling of hidden states followed by Linear and LayerNorm layers with "
                 f"the activations {', '.join(cls.__name__ for cls in ACTIVATIONS)}"
             )
-        number, activation = step
-        layers = [calls[number].layer, activation, *layers]
+        steps = (calls[number].layer, last, *steps)
         calls, target = calls[:number], calls[number].given
 
 
@@ -172,15 +165,6 @@ def _record(backbone: Backbone) -> tuple[Tensor, list[_Call], Tensor, Tensor]:
     with explained_failure(backbone, batch):
         vectors = network(**inputs).logits
     return states[-1], calls, vectors, batch["attention_mask"]
-
-
-def _last_step(calls: list[_Call], target: Tensor) -> tuple[int, nn.Module] | None:
-    """Return the number of the last call and the activation that give `target`, if any."""
-    for number in reversed(range(len(calls))):
-        for activation in ACTIVATIONS:
-            if _equal(activation()(calls[number].result), target):
-                return number, activation()
-    return None
 
 
 def _equal(values: Tensor, target: Tensor) -> bool:

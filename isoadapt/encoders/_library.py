@@ -15,9 +15,14 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import eval_copy
 from isoadapt.encoders._batching import PAIR
-from isoadapt.encoders._folder import checkpoint_folder, fingerprint, sentence_modules
+from isoadapt.encoders._folder import (
+    checkpoint_folder,
+    fingerprint,
+    sentence_modules,
+    transformer_folder,
+)
 from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.encoders._loading import checked_read
+from isoadapt.encoders._loading import checked_read, use_code
 from isoadapt.encoders._models import (
     DTYPES,
     check_placed,
@@ -149,6 +154,8 @@ def _load(
     options = {"dtype": dtype, "use_safetensors": True}
 
     def read() -> Any:
+        if code:
+            use_code(transformer_folder(folder), "AutoModel")
         return library.SentenceTransformer(
             str(folder),
             device=str(device),

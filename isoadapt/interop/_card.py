@@ -61,13 +61,16 @@ def sentence_card(
     modules: Sequence[Module],
     check: Check,
     kept: bool,
+    code: bool,
 ) -> str:
     """Describe a folder of this name for sentence-transformers, whose classifier may be kept."""
-    classification = ""
+    shown, classification = json.dumps(name), ""
+    if code:
+        shown += ", trust_remote_code=True"
     if "logits" in check.differences:
         effect = "includes the adapter and its head, and its predictions may differ from those of"
         effect = "is unchanged, and predicts as that of" if kept else effect
-        classification = _filled("classification.md", effect=effect, name=json.dumps(name))
+        classification = _filled("classification.md", effect=effect, name=shown)
     return _filled(
         "sentence.md",
         more_tags="- text-classification\n" if classification else "",

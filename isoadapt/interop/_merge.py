@@ -18,7 +18,7 @@ from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
-from isoadapt.encoders._folder import tokenizer_folder, transformer_folder
+from isoadapt.encoders._folder import base_folder, tokenizer_folder, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
@@ -74,7 +74,8 @@ def merge_into_checkpoint(
     model_folder : str or path-like
         The checkpoint of a model for sequence classification. A PEFT adapter is first merged into
         its base model, so that the copy does not need peft. Of a sentence-transformers folder
-        with its transformer in a subfolder, only this transformer is copied.
+        with its transformer in a subfolder, only this transformer is copied. Its own code may run,
+        and is copied, if the pipeline's encoder has ``trust_remote_code=True``.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
     overwrite : bool, default=False
@@ -130,7 +131,10 @@ def merge_into_checkpoint(
             "from a model for sequence classification. isoadapt.interop.to_sentence_transformer "
             "writes the adapter behind an encoder without a classifier"
         )
-    encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
+    trusted = parts.trust_remote_code
+    encoder = TransformerEncoder(
+        source, pooling="head_input", device="cpu", trust_remote_code=trusted
+    )
     model = encoder.open()
     tokenizer = model.backbone.tokenizer
     logits = logits_map(parts, model)
@@ -159,7 +163,8 @@ def merge_into_checkpoint(
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
         copy_files(tokenizer_folder(source), written, tokenizer, sentence=True)
-        check_written(written, merged)
+        code = copy_code(source, written, trusted)
+        check_written(written, merged, code)
     return target
 
 
@@ -302,3 +307,11 @@ def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) ->
         if path.is_file() and (copied or (sentence and _SENTENCE.fullmatch(name))):
             (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target / name)
+
+
+def copy_code(source: Path, target: Path, trusted: bool) -> bool:
+    """Copy the Python files of a checkpoint if they may run; return whether there are any."""
+    files = [*transformer_folder(base_folder(source) or source).glob("*.py")] if trusted else []
+    for file in files:
+        shutil.copyfile(file, target / file.name)
+    return bool(files)

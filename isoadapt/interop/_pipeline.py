@@ -41,6 +41,11 @@ class Parts(NamedTuple):
         """The reference of the encoder that the adapter was fitted with, if it was saved."""
         return vars(self.first()).get(RECORD)
 
+    @property
+    def trust_remote_code(self) -> bool:
+        """Whether the encoder may run code that comes with a checkpoint."""
+        return self.encoder is not None and self.encoder[1].trust_remote_code
+
     def steps(self) -> list[tuple[str, Any]]:
         """Return all steps."""
         return [step for step in (self.encoder, *self.adapters, self.head) if step is not None]

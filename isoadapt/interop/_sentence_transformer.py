@@ -18,7 +18,7 @@ from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling
+from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.interop._card import sentence_card
 from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
@@ -26,6 +26,7 @@ from isoadapt.interop._merge import (
     check_folders,
     check_source,
     copied,
+    copy_code,
     copy_files,
     is_unchanged,
     logits_map,
@@ -82,6 +83,7 @@ def to_sentence_transformer(
     model_folder : str or path-like
         The checkpoint of a classifier or of an encoder, or a sentence-transformers folder that
         :class:`~isoadapt.TransformerEncoder` reads. A PEFT adapter is merged into its base model.
+        Its own code may run, and is copied, if the encoder has ``trust_remote_code=True``.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
     normalize : bool, default=False
@@ -175,9 +177,10 @@ def to_sentence_transformer(
         _write_transformer(written, network, model)
         write_settings(written, model.length(), read_object(source / MODEL_FILE))
         write_modules(written, modules)
-        check = check_written(written, reference)
+        code = copy_code(source, written, parts.trust_remote_code)
+        check = check_written(written, reference, code)
         card = sentence_card(
-            parts, model_folder, target.name, model, reference, modules, check, kept
+            parts, model_folder, target.name, model, reference, modules, check, kept, code
         )
         (written / "README.md").write_text(card, "utf-8")
     return target
@@ -189,7 +192,8 @@ def export_encoder(parts: Parts, model_folder: Path) -> TransformerEncoder:
     if parts.encoder is not None:
         known = parts.encoder[1].get_params()
     settings = {name: known[name] for name in ("pooling", "layer", "max_length") if name in known}
-    return TransformerEncoder(model_folder, device="cpu", **settings)
+    code = parts.trust_remote_code  # which no record can say
+    return TransformerEncoder(model_folder, device="cpu", trust_remote_code=code, **settings)
 
 
 def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
@@ -241,8 +245,7 @@ def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
         if config.is_encoder_decoder and not alone:
             raise ValueError("the decoder follows the encoder")
         if pooling.is_head_input:
-            path = head_path(backbone)
-            pooling, width = Pooling((path.pooling,), steps=path.layers), path.width
+            pooling, width = head_path(backbone)
         before = list(pooling_modules(pooling, width))
     except ValueError as error:
         raise ValueError(
