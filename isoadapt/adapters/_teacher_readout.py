@@ -13,12 +13,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import (
-    _num_samples,
-    check_consistent_length,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
@@ -219,7 +214,7 @@ class TeacherReadout(BaseAdapter):
                 "pass all rows to partial_fit, or all to fit"
             )
         self.moments_ = self._add_chunk(before, X, y, sample_weight, groups, least=1)
-        return self._solve(self.moments_, several=before is not NO_ROWS or _num_samples(X) > 1)
+        return self._solve(self.moments_, several=before is not NO_ROWS or len(X) > 1)
 
     def score(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
