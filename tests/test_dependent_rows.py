@@ -55,6 +55,7 @@ def test_copies_of_rows_count_once_in_the_corrected_score(tmp_path):
         (lambda X: isotropy_report(X, np.arange(60) % 3), "groups has 3 different.*labels="),
         (lambda X: isoscore(X, True, np.arange(60) % 3), "groups has 3 different"),
         (lambda X: isoscore(X, True, np.arange(59)), "groups has shape"),
+        (lambda X: isoscore(X, groups=np.arange(60) // 4), "bias_corrected=True too"),
         (lambda X: isoscore(as_iterator(X), True, np.arange(60)), "rows at once"),
     ],
 )

@@ -18,6 +18,7 @@ from isoadapt.geometry._spread import dead_dimensions
 
 _N_FOLDS = 5
 _BLOCK = 2048  # rows that are converted to float64 at a time
+_MANY = 10  # ridges; for more, one eigendecomposition is faster than as many of Cholesky
 _FIRST = (-2, -1)  # exponents of the ridges that are tried first
 _LOWEST, _HIGHEST = -6, 4
 
@@ -84,6 +85,11 @@ def merged(parts: Iterable[Moments | None]) -> Moments:
 
 def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) -> Iterator[Floats]:
     """Yield the solution (p, q) of (gram + ridge I) B = cross for each ridge."""
+    if len(ridges) > _MANY:
+        sizes, axes = np.linalg.eigh(gram)
+        crossed = axes.T @ cross
+        yield from (axes @ (crossed / (sizes + ridge)[:, None]) for ridge in ridges)
+        return
     matrix, diagonal = gram.copy(), gram.diagonal().copy()
     for ridge in ridges:
         np.fill_diagonal(matrix, diagonal + ridge)

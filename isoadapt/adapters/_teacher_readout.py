@@ -188,6 +188,7 @@ class TeacherReadout(BaseAdapter):
     ) -> Self:
         """Update the fit with more rows, to that of one ``fit`` to all rows so far.
 
+        The first chunk may have one row, whose teacher's vector is then predicted for any row.
         ``fit`` keeps no moments, because they are large, so ``partial_fit`` after it starts again.
 
         Parameters
@@ -212,8 +213,8 @@ class TeacherReadout(BaseAdapter):
                 "partial_fit starts without the rows of the fit before, which kept no moments: "
                 "pass all rows to partial_fit, or all to fit"
             )
-        self.moments_ = self._add_chunk(before, X, y, sample_weight, groups)
-        return self._solve(self.moments_)
+        self.moments_ = self._add_chunk(before, X, y, sample_weight, groups, least=1)
+        return self._solve(self.moments_, several=before is not NO_ROWS or len(X) > 1)
 
     def score(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
@@ -260,11 +261,13 @@ class TeacherReadout(BaseAdapter):
             vectors = vectors / np.where(sizes > 0, sizes, 1.0)
         return rows, vectors
 
-    def _add_chunk(self, folds: Folds, X: Any, y: Any, sample_weight: Any, groups: Any) -> Folds:
-        """Return folds with more rows."""
+    def _add_chunk(
+        self, folds: Folds, X: Any, y: Any, sample_weight: Any, groups: Any, least: int = 2
+    ) -> Folds:
+        """Return folds with more rows; the first chunk has at least `least`."""
         first = folds is NO_ROWS
-        least = {"ensure_min_samples": 1 + first, "ensure_min_features": 1 + first}
-        rows, targets = self._check_pair(X, y, reset=first, **least)
+        size = {"ensure_min_samples": least if first else 1, "ensure_min_features": 1 + first}
+        rows, targets = self._check_pair(X, y, reset=first, **size)
         groups = as_values(groups, "groups")
         check_consistent_length(rows, groups)
         weights = check_frequencies(sample_weight, rows)
@@ -286,10 +289,12 @@ class TeacherReadout(BaseAdapter):
             )
         return head
 
-    def _solve(self, folds: Folds) -> Self:
+    def _solve(self, folds: Folds, several: bool = True) -> Self:
+        """Compute the maps; all rows have the same prediction unless there are several."""
         parts = [part for part in folds.parts if part is not None]
         total, p = merged(parts), self.n_features_in_
-        check_spread(Moments._of(total.count, total.mean[:p], total.scatter[:p, :p]))
+        if several:
+            check_spread(Moments._of(total.count, total.mean[:p], total.scatter[:p, :p]))
         head = self._find_head()
         self.ridge_, error = choose_ridge(parts, p, self.ridge)
         spread = float(total.scatter[p:, p:].trace())

@@ -221,8 +221,9 @@ def find_last_linear(model: Any) -> nn.Linear:
     base = set() if model.base_model is model else set(model.base_model.modules())
     heads = [
         module
-        for module in model.modules()
+        for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
+        and ".lora_" not in name  # which ends beside a head that it adapts
         and module not in base
         and module.out_features == model.config.num_labels
     ]

@@ -125,7 +125,7 @@ class Reading(NamedTuple):
     """What is known of rows (n, d) after reading; their units are rows or, if given, groups."""
 
     source: RowReader
-    rows: RowReader  # for n < d in memory, in n coordinates
+    rows: RowReader  # few rows are in memory, in n coordinates
     moments: Moments  # of `rows`
     n_features: int
     groups: Groups | None
@@ -163,7 +163,7 @@ def read(source: RowReader, groups: ArrayLike | None = None) -> Reading:
         np.add.at(hashes, named.codes, of_rows)
     first = first_of_equal(hashes)
     kept = first if named is None else first[named.codes]
-    if n < d:
+    if 2 * n < d:  # rotating more rows takes longer than it saves
         points = torch.cat([*map(in_float64, source.blocks())])
         rows = RowReader(_rotated(points).numpy())
     moments = Moments()

@@ -39,7 +39,7 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     groups : array-like of shape (n_samples,), default=None
         Group of each row, where rows of one group depend on each other: the tokens of a text, the
         sentences of a document. At least 4 groups; X must then be a matrix, a memory map or a dask
-        array. Only the corrected score uses them.
+        array, and `bias_corrected` True: the plain score does not depend on groups.
 
     Returns
     -------
@@ -49,8 +49,9 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite, or `groups` does not fit. With `bias_corrected`,
-        also if X is a Moments object whose ``fourth`` is None.
+        If X is too small, constant or not finite, or `groups` does not fit or is given without
+        `bias_corrected`. With `bias_corrected`, also if X is a Moments object whose ``fourth`` is
+        None.
 
     Warns
     -----
@@ -99,6 +100,11 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     >>> isoscore(chunk for chunk in np.split(X, 2))
     1.0
     """
+    if groups is not None and not bias_corrected:
+        raise ValueError(
+            "groups was given, but the plain IsoScore does not depend on groups of rows: pass "
+            "bias_corrected=True too, or leave groups out"
+        )
     if bias_corrected and (groups is not None or is_dask(X) or not in_chunks(X)):
         return corrected_isoscore(read_rows(X, groups, least=4))
     if bias_corrected:

@@ -21,6 +21,7 @@ from isoadapt.metrics import IsotropyReport
 from isoadapt.model_selection import Comparison
 from isoadapt.model_selection._compare._comparison import use_table
 from isoadapt.report._comparison import ComparisonDisplay
+from isoadapt.report._display import printable
 from isoadapt.report._embedding_map import EmbeddingMapDisplay
 
 _MOST = 4_000  # points of a panel that are drawn as vectors, each with its tooltip
@@ -132,7 +133,8 @@ def write_report(
             html_paragraphs(comparison.notes),
         ]
     with atomic_path(Path(file).expanduser()) as temporary:
-        temporary.write_text("\n".join([*parts, "</body>", "</html>", ""]), "utf-8")
+        page = "\n".join([*parts, "</body>", "</html>", ""])
+        temporary.write_text(printable(page), "utf-8")
 
 
 def _versions() -> str:

@@ -99,7 +99,7 @@ class TestRegression:
 
 class TestStreams:
     @settings(max_examples=8)
-    @given(st.lists(st.integers(2, 299), max_size=4), st.booleans(), st.booleans())
+    @given(st.lists(st.integers(1, 299), max_size=4), st.booleans(), st.booleans())
     def test_partial_fit_in_any_chunks_equals_fit(self, cuts, by_groups, into_head):
         groups = np.arange(300) // 25  # more groups than folds
         chunks = np.split(np.arange(300), sorted(set(cuts)))
@@ -111,6 +111,16 @@ class TestStreams:
                 adapter.partial_fit(X[rows], TEACHER[rows], **own)
         own = {"groups": groups} if by_groups else {}
         assert_same_fit(adapter, clone(adapter).fit(X, TEACHER, **own))
+
+    def test_one_row_is_a_chunk(self):
+        with pytest.warns(UserWarning, match="is nan in held-out rows"):
+            readout = TeacherReadout(HEAD, space="head").partial_fit(X[:1], TEACHER[:1])
+        vector = TEACHER[:1] / np.linalg.norm(TEACHER[0])
+        np.testing.assert_allclose(readout.readout_(X[:3]), vector.repeat(3, axis=0))
+        with pytest.raises(ValueError, match="X is constant"):
+            readout.partial_fit(X[:1], TEACHER[:1])
+        readout.partial_fit(X[1:], TEACHER[1:])
+        assert_same_fit(readout, TeacherReadout(HEAD, space="head").fit(X, TEACHER))
 
     def test_memory_maps_and_dask_arrays_are_read_in_parts(self, tmp_path, monkeypatch):
         array = pytest.importorskip("dask.array")

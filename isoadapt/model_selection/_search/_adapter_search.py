@@ -89,9 +89,10 @@ class AdapterSearchCV(GridSearchCV):
         faster.
     cache : str or path-like, default=None
         Folder to keep the results of finished blocks in, under names made from the content of the
-        data and the parameters. A search that was stopped goes on from there, if the same call is
-        made again. It requires integer random states of the adapter, of the other steps and of a
-        splitter that shuffles. The files are pickles: use only folders that you trust.
+        data and the parameters, functions and classes of yours with the globals that they read. A
+        search that was stopped goes on from there, if the same call is made again. It requires
+        integer random states of the adapter, of the other steps and of a splitter that shuffles.
+        The files are pickles: use only folders that you trust.
 
     Attributes
     ----------
