@@ -20,6 +20,7 @@ _ENTRIES = 2**20  # entries that are read at a time
 _SCATTERED = 256  # rows by index of a memory map that are read at a time: each maps up to 64 KiB
 _FAN_IN = 8  # instances of Moments that one dask task merges
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
+_DIFFERENT = 0.8  # share of different rows from which on the other rows are taken as copies
 FLOATS = [np.float64, np.float32]
 _MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)]  # of the generator SplitMix64
 
@@ -82,21 +83,24 @@ def check_chunk(chunk: Any, first: bool = False) -> NDArray[Any]:
 def gather(
     X: Any, check: Check = check_chunk, min_samples: int = 2, distinct: bool = False
 ) -> Moments:
-    """Read all chunks once; return their moments. With `distinct`, equal rows count once."""
+    """Read all chunks once; return their moments. With `distinct`, copies count once."""
     if isinstance(X, Moments):
         moments = Moments.from_arrays(X.to_arrays())
     elif is_dask(X):
         moments = _gather_blocks(X)
     else:
-        moments, seen = Moments(), set[int]()
+        moments, repeated, seen = Moments(), Moments(), set[int]()
         for rows in _check_all(_named_chunks(X), check):
             if distinct:
                 hashes = row_hashes(rows)
                 new = np.fromiter((each not in seen for each in hashes.tolist()), bool)
                 new &= first_of_equal(hashes)
                 seen.update(hashes.tolist())
+                repeated.update(rows[~new])
                 rows = rows if new.all() else rows[new]
             moments.update(rows)
+        if not are_copies(moments.count, moments.count + repeated.count):
+            moments.merge(repeated)
     if not moments.count:
         raise ValueError(
             "X gave no rows. An iterator is used up once it has been read: make a fresh one, or "
@@ -104,7 +108,7 @@ def gather(
         )
     if moments.count < min_samples:
         raise ValueError(
-            f"X has {moments.count:g} {'different ' * distinct}row(s) in all its chunks together, "
+            f"X has {moments.count:g} row(s) in all its chunks together, "
             f"while a minimum of {min_samples} is required"
         )
     if not bool(torch.isfinite(moments.scatter).all()):
@@ -142,6 +146,11 @@ def first_of_equal(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     mask = np.zeros(len(hashes), bool)
     mask[np.unique(hashes, return_index=True)[1]] = True
     return mask
+
+
+def are_copies(n_different: float, n: float) -> bool:
+    """Whether equal rows among n are taken as copies, and not as draws of a discrete law."""
+    return n_different >= _DIFFERENT * n
 
 
 class RowReader:

@@ -25,6 +25,7 @@ _GROUP = 64  # columns whose largest score is compared first
 _ENTRIES = 2**22  # distances in memory at a time: 32 MiB in float64
 _SLACK = 1e-10  # ratios of distances that differ less from 1 may be rounding
 _MIN_POINTS = 4
+_TIE = 8 * torch.finfo(torch.float64).eps  # times √d: cosines that differ by less are equal
 _SPARE = 3  # candidates beyond k, whose distances are computed in float64 too
 
 
@@ -100,14 +101,18 @@ class _Search(NamedTuple):
         return (scores >= last - 2 * self.rounding(row, scores.dtype)).nonzero()[:, 1][None]
 
     def nearest(self, rows: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances and indices (b, k) of the nearest candidates, by distance, then by index."""
+        """Distances and indices (b, k) of the nearest candidates, by distance up to rounding, then by index."""
         found = found.sort(dim=1).values
         size = max(1, _GATHERED // (found.shape[1] * self.points.shape[1]))
         parts = zip(self.queries[rows].split(size), found.split(size), strict=True)
         distances = torch.cat([self._distances(*part) for part in parts])
         if self.own:
             distances.masked_fill_(self.numbers[found] == rows[:, None], torch.inf)
-        distances, places = distances.sort(dim=1, stable=True)
+        distances, places = distances.sort(dim=1)
+        limit = _TIE * (2 * self.points.shape[1] * self.size[rows, None]).sqrt()
+        tied = (distances.diff(dim=1) <= limit).any(1)
+        keys = _tie_numbers(distances[tied], limit[tied]) * places.shape[1] + places[tied]
+        places[tied] = keys.sort(dim=1).values % places.shape[1]
         return distances[:, : self.k], self.numbers[found.gather(1, places[:, : self.k])]
 
     def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
@@ -125,8 +130,8 @@ class _Search(NamedTuple):
         return (self.targets[rows].square().sum(1) - distances.square()) / 2
 
     def rounding(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Upper bound (b,) of errors of scores in some precision, and of distances in float64."""
-        eps = torch.finfo(dtype).eps / 2 + torch.finfo(torch.float64).eps
+        """Upper bound (b,) of errors of scores in some precision, and of equal distances."""
+        eps = torch.finfo(dtype).eps / 2 + _TIE
         # The inner product of d numbers, each rounded before, has d + 2 roundings.
         return (self.targets.shape[1] + 2) * eps * self.size[rows]
 
@@ -184,11 +189,18 @@ def _near_an_earlier_point(points: Tensor, limit: float) -> Tensor:
 
 
 def angles(first: Tensor, second: Tensor) -> Tensor:
-    """Angles (n,) between rows (n, d), pair by pair, by Kahan's formula; π/2 for a zero row."""
+    """Angles (n,) between pairs of rows by Kahan's formula, made equal where rounding differs."""
     first, second = _unit(first), _unit(second)
     apart, along = (each.norm(dim=1) for each in (first - second, first + second))
-    both_zero = (apart + along == 0).to(apart.dtype)
-    return 2 * torch.atan2(apart + both_zero, along + both_zero)
+    both_zero = (apart + along == 0).to(apart.dtype)  # the angle is π/2 then
+    ordered, order = (2 * torch.atan2(apart + both_zero, along + both_zero)).sort()
+    numbers = _tie_numbers(ordered, _TIE * first.shape[1] ** 0.5)
+    return ordered[torch.searchsorted(numbers, numbers)][order.argsort()]
+
+
+def _tie_numbers(ordered: Tensor, limit: Tensor | float) -> Tensor:
+    """Numbers (..., n) of the groups of values, in ascending order, that only rounding parts."""
+    return F.pad((ordered.diff(dim=-1) > limit).cumsum(-1), (1, 0))
 
 
 def _first_copies(points: Tensor, most: int) -> Tensor:

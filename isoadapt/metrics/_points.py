@@ -16,6 +16,7 @@ from isoadapt.geometry._chunks import (
     FLOATS,
     Chunked,
     RowReader,
+    are_copies,
     first_of_equal,
     gather,
     in_chunks,
@@ -129,8 +130,9 @@ class Reading(NamedTuple):
     moments: Moments  # of `rows`
     n_features: int
     groups: Groups | None
-    kept: NDArray[np.bool_]  # mask (n,) of the rows of units that equal no earlier one
-    n_units: int  # that equal no earlier one
+    kept: NDArray[np.bool_]  # mask (n,) of the rows of units that are not copies
+    n_units: int  # that are not copies
+    n_different: int  # units that equal no earlier one
 
 
 def read_rows(X: Any, groups: ArrayLike | None = None, least: int = 2) -> Reading:
@@ -147,8 +149,6 @@ def read_rows(X: Any, groups: ArrayLike | None = None, least: int = 2) -> Readin
             "need at least 4: pass more groups. For one report for each class, pass the classes to "
             "isotropy_report as labels="
         )
-    if found.n_units < least:
-        raise ValueError(f"X has {found.n_units} different row(s), while {least} are required")
     warn_of_dominance(found)
     return found
 
@@ -162,6 +162,8 @@ def read(source: RowReader, groups: ArrayLike | None = None) -> Reading:
         of_rows, hashes = hashes, np.zeros(len(named.names), np.uint64)
         np.add.at(hashes, named.codes, of_rows)
     first = first_of_equal(hashes)
+    n_different = int(first.sum())
+    first |= not are_copies(n_different, len(first))
     kept = first if named is None else first[named.codes]
     if n < d:
         points = torch.cat([*map(in_float64, source.blocks())])
@@ -169,7 +171,7 @@ def read(source: RowReader, groups: ArrayLike | None = None) -> Reading:
     moments = Moments()
     for block in rows.blocks():
         moments.update(block)
-    return Reading(source, rows, moments, d, named, kept, int(first.sum()))
+    return Reading(source, rows, moments, d, named, kept, int(first.sum()), n_different)
 
 
 def in_float64(block: NDArray[Any]) -> Tensor:
@@ -192,7 +194,7 @@ def codes_of(
 
 
 def corrected_isoscore(found: Reading) -> float:
-    """Bias-corrected IsoScore of the different rows; NaN for fewer than 4 of them, or 4 groups."""
+    """Bias-corrected IsoScore of the rows that are not copies; NaN for fewer than 4, or 4 groups."""
     kept, moments, d = np.flatnonzero(found.kept), found.moments, found.n_features
     if found.n_units < 4:
         return math.nan
@@ -229,13 +231,19 @@ def main_figures(X: ArrayLike) -> dict[str, Any]:
 
 
 def warn_of_few_units(found: Reading) -> None:
-    """Warn if there are fewer than three different rows, or groups, for each dimension."""
+    """Warn if there are fewer than three rows, or groups, or different ones, for a dimension."""
     n, least = len(found.kept), 3 * found.n_features
     units = f"n_samples={n}" + f" ({found.n_units} different)" * (found.n_units < n)
     if found.groups is not None:
         units = f"the number of different groups, {found.n_units},"
     if found.n_units < least:
         warn(f"{units} is less than {least} = 3 × n_features: {IF_FEW}")
+    elif found.n_different < least:
+        warn(
+            f"X has {found.n_different} different rows or groups, less than {least} = 3 × "
+            f"n_features; that others equal them is taken as chance, as in draws of a discrete "
+            "law: if they are copies, pass groups= with one group for all copies of a text"
+        )
 
 
 def warn_of_dominance(found: Reading) -> None:
