@@ -46,7 +46,7 @@ def nearest_neighbours(
         mean = points.mean(0)
         centred, targets = _both(lambda rows: rows - mean, points, asked)
         norms = torch.linalg.vector_norm(centred, dim=1)
-        size = (torch.linalg.vector_norm(targets, dim=1) + norms.max()).square() / 2
+        size = (torch.linalg.vector_norm(targets, dim=1) + norms.max()) / 2**0.5
         bias = norms.square() / -2
         search = _Search(points, asked, centred, targets, bias, size, numbers, own, metric, k)
     distances = asked.new_empty(len(asked), k)
@@ -74,7 +74,7 @@ class _Search(NamedTuple):
     centred: Tensor  # (n, d): points less their mean, or unit vectors as they are
     targets: Tensor  # (m, d): the same of the queries
     bias: Tensor  # (n,): nothing, or minus half the squared norm
-    size: Tensor  # (m,): an upper bound of products and scores, to which rounding is relative
+    size: Tensor  # (m,): root of an upper bound of products and scores, for their rounding
     numbers: Tensor  # (n,): of the points among all rows, ascending
     own: bool  # whether the queries are the points, none of which is a neighbour of itself
     metric: str
@@ -109,11 +109,10 @@ class _Search(NamedTuple):
         if self.own:
             distances.masked_fill_(self.numbers[found] == rows[:, None], torch.inf)
         distances, places = distances.sort(dim=1)
-        limit = _TIE * (2 * self.points.shape[1] * self.size[rows, None]).sqrt()
-        tied = (distances.diff(dim=1) <= limit).any(1)
-        keys = _tie_numbers(distances[tied], limit[tied]) * places.shape[1] + places[tied]
-        places[tied] = keys.sort(dim=1).values % places.shape[1]
-        return distances[:, : self.k], self.numbers[found.gather(1, places[:, : self.k])]
+        limit = self.size[rows, None] * (_TIE * (2 * self.points.shape[1]) ** 0.5)
+        keys = _tie_numbers(distances, limit) * places.shape[1] + places
+        first = keys.topk(self.k, largest=False).values % places.shape[1]
+        return distances[:, : self.k], self.numbers[found.gather(1, first)]
 
     def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
         """Distances (b, c) of queries (b, d) to points (b, c), without cancellation."""
@@ -133,7 +132,7 @@ class _Search(NamedTuple):
         """Upper bound (b,) of errors of scores in some precision, and of equal distances."""
         eps = torch.finfo(dtype).eps / 2 + _TIE
         # The inner product of d numbers, each rounded before, has d + 2 roundings.
-        return (self.targets.shape[1] + 2) * eps * self.size[rows]
+        return self.size[rows].square() * ((self.targets.shape[1] + 2) * eps)
 
 
 def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
