@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from isoadapt.geometry._chunks import row_hashes
+from isoadapt._utils.copies import row_hashes
 
 METRICS = ("cosine", "euclidean")
 
@@ -101,7 +101,10 @@ class _Search(NamedTuple):
         return (scores >= last - 2 * self.rounding(row, scores.dtype)).nonzero()[:, 1][None]
 
     def nearest(self, rows: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances and indices (b, k) of the nearest candidates, by distance up to rounding, then by index."""
+        """Distances and indices (b, k) of the nearest candidates, by distance, then by index.
+
+        Distances that only rounding parts are equal.
+        """
         found = found.sort(dim=1).values
         size = max(1, _GATHERED // (found.shape[1] * self.points.shape[1]))
         parts = zip(self.queries[rows].split(size), found.split(size), strict=True)

@@ -13,8 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import LinearHead, TeacherReadout
+from isoadapt._utils.copies import row_hashes
 from isoadapt.adapters import _ridge_path, _teacher_readout
-from isoadapt.geometry._chunks import row_hashes
 
 D = 6  # width of the head's input
 RNG = np.random.default_rng(0)

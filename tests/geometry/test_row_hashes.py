@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
+from isoadapt._utils.copies import row_hashes
 from isoadapt.geometry import _chunks
-from isoadapt.geometry._chunks import row_hashes
 
 DTYPES = [np.float16, np.float32, np.float64, np.int8, np.int64, np.bool_]
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, max_side=12)

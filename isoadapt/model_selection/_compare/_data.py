@@ -12,8 +12,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from isoadapt._utils.containers import as_matrix, as_values
+from isoadapt._utils.copies import copy_hashes
 from isoadapt.adapters._heads import needs_fit, read_targets
-from isoadapt.geometry._chunks import row_hashes
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._neighbours import relevant_sets
 from isoadapt.metrics._points import codes_of
@@ -100,7 +100,7 @@ def make_data(
     if not needs_fit(head):
         LinearHead.from_estimator(head)._check_width(d)
         LinearHead.from_estimator(head)._targets(targets)  # raises for unknown labels
-    clusters = joined(numbers, row_hashes(rows[:, :d]))
+    clusters = joined(numbers, copy_hashes(rows[:, :d]))
     of_fit = None if groups is None else numbers[:n_fit]
     data = Data(rows, targets, task, clusters, of_fit, sets, widths=widths)
     if scores is not None:
@@ -219,6 +219,6 @@ def _with_pairs(data: Data, scores: Any) -> Data:
             "score(s): a correlation needs at least 3 pairs and different scores"
         )
     vectors = np.concatenate(parts)
-    _, places, ends = np.unique(row_hashes(vectors), return_index=True, return_inverse=True)
+    _, places, ends = np.unique(copy_hashes(vectors), return_index=True, return_inverse=True)
     sets["pairs"] = vectors[places]
     return replace(data, sets=sets, ends=ends.reshape(2, -1), scores=checked)
