@@ -15,6 +15,7 @@ _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the c
 _MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)]  # of the generator SplitMix64
 
 
+@np.errstate(over="ignore", invalid="ignore")  # where it happens, the rows are refused later
 def copy_hashes(X: ArrayLike, pivot: Any = None) -> NDArray[np.uint64]:
     """Hash (n,) of each row, equal for copies, and with few exceptions if float32 parts them.
 

@@ -227,13 +227,15 @@ def main_figures(X: ArrayLike) -> dict[str, Any]:
 
 def warn_of_few_units(found: Reading) -> None:
     """Warn if there are fewer than three different rows, or groups, for each dimension."""
-    least, what = 3 * found.n_features, "rows" if found.groups is None else "groups"
-    if found.n_different < least:
+    n, different, least = len(found.kept), found.n_different, 3 * found.n_features
+    units = f"n_samples={n}" + f" ({different} different)" * (different < n)
+    if found.groups is not None:
+        units = f"the number of different groups, {different},"
+    if different < least:
         advice = IF_FEW
-        if found.n_units > found.n_different:
+        if found.n_units > different:
             advice = "equal ones count as draws by chance; if they are copies, pass groups= of them"
-        few = f"the number of different {what}, {found.n_different}, is less than {least}"
-        warn(f"{few} = 3 × n_features: {advice}")
+        warn(f"{units} is less than {least} = 3 × n_features: {advice}")
 
 
 def warn_of_dominance(found: Reading) -> None:

@@ -35,6 +35,7 @@ class Data:
     groups: NDArray[Any] | None = None  # of the rows to fit to, which are the first
     sets: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # pairs, queries, documents, …
     ends: NDArray[np.int64] | None = None  # (2, n): rows of the different vectors of pairs
+    texts: NDArray[np.int64] | None = None  # (2, n): texts of pairs, or clusters of these
     scores: Floats | None = None  # (n,): of the pairs
     relevant: Sequence[set[int]] | None = None
     widths: tuple[int, int] | None = None  # columns of the head and of all before the teacher's
@@ -93,7 +94,7 @@ def make_data(
     if groups_test is not None and X_test is None:
         raise ValueError("groups_test was given without X_test: pass the groups of X as groups")
     given = {"X": X, "X_test": X_test} | _given(uses)
-    scores, relevant = given.pop("scores", None), given.pop("relevant", None)
+    scores, relevant, of_texts = (given.pop(k, None) for k in ("scores", "relevant", "groups"))
     sets, widths = _matrices(given, teacher, head)
     n_fit, d = len(sets["X"]), sets["X"].shape[1] if widths is None else widths[0]
     rows, targets, numbers = _rows(sets, (y, y_test), (groups, groups_test), head, task)
@@ -104,7 +105,7 @@ def make_data(
     of_fit = None if groups is None else numbers[:n_fit]
     data = Data(rows, targets, task, clusters, of_fit, sets, widths=widths)
     if scores is not None:
-        data = _with_pairs(data, scores)
+        data = _with_pairs(data, scores, of_texts)
     if relevant is not None:
         found = relevant_sets(relevant, len(sets["queries"]), len(sets["documents"]))
         data = replace(data, relevant=found)
@@ -206,7 +207,7 @@ def _with_teacher(
     return found, (d, width)
 
 
-def _with_pairs(data: Data, scores: Any) -> Data:
+def _with_pairs(data: Data, scores: Any, groups: Any) -> Data:
     """Replace A and B by their different vectors and the numbers of those of each pair."""
     sets = dict(data.sets)
     parts = sets.pop("A"), sets.pop("B")
@@ -221,4 +222,9 @@ def _with_pairs(data: Data, scores: Any) -> Data:
     vectors = np.concatenate(parts)
     _, places, ends = np.unique(copy_hashes(vectors), return_index=True, return_inverse=True)
     sets["pairs"] = vectors[places]
-    return replace(data, sets=sets, ends=ends.reshape(2, -1), scores=checked)
+    texts = ends
+    if groups is not None:
+        names = np.ravel(as_values(groups, "groups of Similarity"), order="F")
+        texts = joined(codes_of(names, len(ends), "groups of Similarity", "A and B")[1], ends)
+    ends, texts = ends.reshape(2, -1), texts.reshape(2, -1)
+    return replace(data, sets=sets, ends=ends, texts=texts, scores=checked)

@@ -143,8 +143,8 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
         found["classify"] = by_items(lambda own: _accuracy(y, own[0]), rows, mcnemar)
     else:
         found["regress"] = by_items(lambda own: determination(y, own[0].predictions), rows)
-    if data.ends is not None and data.scores is not None:
-        pairs, numbers = linked(data.ends)
+    if data.texts is not None and data.scores is not None:
+        pairs, numbers = linked(data.texts)
         similar = partial(_similarity, scores=data.scores, numbers=numbers)
         found["similarity"] = by_items(similar, pairs)
     if data.relevant is not None:
