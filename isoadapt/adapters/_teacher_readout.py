@@ -73,8 +73,8 @@ class TeacherReadout(BaseAdapter):
     ridge : float or "auto", default="auto"
         The penalty α in the coefficients (X̃ᵀX̃/n + αI)⁻¹X̃ᵀT/n of the standardised columns X̃. "auto"
         minimises the squared error in five folds of rows, each left out of the fit in turn. The
-        folds are made of groups if they are given, else by a hash of the row of X. Smaller numbers
-        than 1e-8 are refused.
+        folds are made of groups if they are given, else by a hash of the row of X, which copies
+        share, nearly always also if they differ by rounding. A number must be at least 1e-8.
     head_share : float, default=0.03
         Share, between 0 and 1, of RRᵀh in the mean squared norm of z with ``space="head"``, which
         sets s. If it is small, cosines of z are close to those of T̂.
@@ -214,7 +214,7 @@ class TeacherReadout(BaseAdapter):
                 "pass all rows to partial_fit, or all to fit"
             )
         self.moments_ = self._add_chunk(before, X, y, sample_weight, groups, least=1)
-        return self._solve(self.moments_, several=before is not NO_ROWS or len(X) > 1)
+        return self._solve(self.moments_, several=before is not NO_ROWS or len(cast(Any, X)) > 1)
 
     def score(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
@@ -294,7 +294,8 @@ class TeacherReadout(BaseAdapter):
         parts = [part for part in folds.parts if part is not None]
         total, p = merged(parts), self.n_features_in_
         if several:
-            check_spread(Moments._of(total.count, total.mean[:p], total.scatter[:p, :p]))
+            own = Moments._of(total.count, total.mean[:p], total.scatter[:p, :p])
+            check_spread(own, scaled=True)
         head = self._find_head()
         self.ridge_, error = choose_ridge(parts, p, self.ridge)
         spread = float(total.scatter[p:, p:].trace())

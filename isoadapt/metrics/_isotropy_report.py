@@ -45,13 +45,13 @@ class IsotropyReport:
     ----------
     n_samples, n_features : int
         Shape of the matrix.
-    n_units : int
+    n_different : int
         Number of different rows, or of groups if they were given.
     n_sampled : int
         Number of rows that `two_nn`, `hubness` and `antihub_share` are computed on: at most 5,000,
         drawn with a fixed seed.
     isoscore, isoscore_corrected : float
-        Plain and bias-corrected IsoScore. The latter is NaN for fewer than 4 different rows.
+        Plain and bias-corrected IsoScore. The latter is NaN for fewer than 4 rows.
     ev1, ev2, ev3 : float
         Share of the variance along the first one, two and three principal directions.
     anisotropy1 : float
@@ -78,15 +78,14 @@ class IsotropyReport:
         and is larger than the square root of the average variance. There can be none with fewer
         than 11 dimensions.
     dead_dimensions : tuple of int
-        Dimensions that are constant up to rounding. Their variance is at most 1e-12 of the total
-        variance, so their standard deviation is at most 1e-6 of its square root.
+        Dimensions that are constant up to rounding errors of about 1e-15 of their mean.
     labels : dict of str to IsotropyReport
         Report of the rows of each label; empty if no labels were given.
     """
 
     n_samples: int
     n_features: int
-    n_units: int
+    n_different: int
     n_sampled: int
     isoscore: float
     isoscore_corrected: float
@@ -279,10 +278,11 @@ def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyRep
         log_z = _spread.log_partition_along(axes, blocks, n, d)
         mean, variance = moments.mean, moments.scatter.diagonal() / (n - 1)
     centred = _spread.eigenvalues(moments.scatter)
+    dead = _spread.is_rounding(variance.sqrt(), mean.abs())
     return IsotropyReport(
         n_samples=n,
         n_features=d,
-        n_units=found.n_units,
+        n_different=found.n_different,
         n_sampled=len(sample),
         **spectral_figures(raw.flip(0).clamp(min=0), centred, corrected_isoscore(found), d),
         effective_rank=float(_spread.effective_rank(centred)),
@@ -295,7 +295,7 @@ def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyRep
         mean_profile=mean.numpy(),
         variance_profile=variance.numpy(),
         outlier_dimensions=_outliers(mean, variance),
-        dead_dimensions=tuple(np.flatnonzero(_spread.dead_dimensions(variance)).tolist()),
+        dead_dimensions=tuple(np.flatnonzero(dead).tolist()),
         labels=labels,
     )
 

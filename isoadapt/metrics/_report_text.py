@@ -65,7 +65,7 @@ _ONLY_FULL |= {"partition_isotropy", "partition_dispersion"}
 
 def state(report: IsotropyReport) -> str:
     """Return "few", "collapsed", "partly", "isotropic" or "healthy"."""
-    n, d = report.n_units, report.n_features
+    n, d = report.n_different, report.n_features
     excess = (report.ev1 * d - 1) / (d - 1)
     if n < _FEWEST[excess >= COLLAPSED]:
         return "few"
@@ -92,7 +92,7 @@ def verdict(report: IsotropyReport, head: bool | None) -> str:
         None: "Whitening, or LogitPreservingWhitening if a linear classifier reads them",
     }
     needed = f"{_FEWEST[True]} to {_FEWEST[False]}"
-    few = f"{report.n_units} different ones, while a verdict needs {needed}"
+    few = f"{report.n_different} different ones, while a verdict needs {needed}"
     isotropic = f"{share}; the corrected IsoScore is {report.isoscore_corrected:.2g}"
     found, step = {
         "few": (f"Too few rows to tell: {few}", "measure more rows"),

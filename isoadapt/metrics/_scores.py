@@ -72,15 +72,16 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     The corrected score takes the rows as independent of each other, and of the map if they were
     transformed by one. Rows that an adapter was fitted to are not: whitened by their own
     covariance they have the corrected score 1, whatever other rows have. Judge it on other rows.
-    Equal rows are taken as copies and count once in it. With `groups`, the estimates are means over
-    rows of different groups, so that the number of groups counts, and not that of the rows; groups
-    of equal rows count once, equal rows of other groups as they occur.
+    Copies and equal draws of a discrete distribution look alike. If at most a fifth of the rows
+    equal earlier ones up to rounding, these are taken as copies and left out; if more do, all rows
+    are taken as draws: if they are copies, name them by `groups`. With `groups`, the estimates are
+    means over rows of different groups, so that the number of groups counts, and not that of the
+    rows. Groups of equal rows are taken as copies by the same rule, equal rows of others are not.
 
     To weight rows, pass :class:`~isoadapt.geometry.Moments`. Integer weights give the plain score
     of the rows repeated that often. The sum of the weights counts as the number of independent
-    rows: here, and only here, equal rows count as often as they occur. The bias is therefore
-    removed for frequencies only, not for weights that express the reliability or the probability of
-    a row.
+    rows. The bias is therefore removed for frequencies only, not for weights that express the
+    reliability or the probability of a row.
 
     References
     ----------

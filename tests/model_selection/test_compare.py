@@ -3,6 +3,7 @@
 import json
 import pickle
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -443,6 +444,14 @@ def test_pairs_of_one_text_are_one_unit():
     pairs = Similarity(vectors[left], vectors[right], np.arange(29) % 6)
     found = compare_adapters(X, y, "Whitening", uses=[pairs], **TEST)
     assert row_of(found, "similarity")["n_units"] == 1 + 18
+    rounded = pairs.B + 1e-9 * vectors[:29]
+    near = Similarity(pairs.A, rounded, pairs.scores)
+    found = compare_adapters(X, y, "Whitening", uses=[near], **TEST)
+    assert row_of(found, "similarity")["n_units"] == 1 + 18
+    topics = np.c_[left // 12, right // 12]  # of 12 texts each
+    pairs = replace(pairs, groups=topics.astype(str))
+    found = compare_adapters(X, y, "Whitening", uses=[pairs], **TEST)
+    assert row_of(found, "similarity")["n_units"] == 4  # three in several of them, and a pair alone
 
 
 @pytest.mark.filterwarnings("ignore:.*too few to test")

@@ -15,8 +15,8 @@ from sklearn.model_selection import (
 )
 
 from isoadapt._utils.containers import as_values
+from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import warn
-from isoadapt.geometry._chunks import row_hashes
 from isoadapt.model_selection._compare._data import FEWEST, Data
 from isoadapt.model_selection._compare._methods import HEAD_COLUMNS
 
@@ -91,7 +91,8 @@ def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -
 def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
     """Fit to some rows, and judge on those of others that equal none of them."""
     read = data.of(HEAD_COLUMNS).X
-    known = np.isin(row_hashes(read[test]), row_hashes(read[train]))
+    hashes = copy_hashes(read)
+    known = np.isin(hashes[test], hashes[train])
     counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows that are fitted to"
     test = test[~known]
     if len(test) < FEWEST:

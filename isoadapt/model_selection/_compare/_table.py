@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import warn
-from isoadapt.geometry._chunks import row_hashes
 from isoadapt.model_selection._compare._data import Data
 from isoadapt.model_selection._compare._measure import Measurement, Measurements, n_changed
 from isoadapt.model_selection._compare._methods import (
@@ -135,8 +135,8 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
         found["classify"] = by_items(lambda own: _accuracy(y, own[0]), rows, mcnemar)
     else:
         found["regress"] = by_items(lambda own: determination(y, own[0].predictions), rows)
-    if data.ends is not None and data.scores is not None:
-        pairs, numbers = linked(data.ends)
+    if data.texts is not None and data.scores is not None:
+        pairs, numbers = linked(data.texts)
         similar = partial(_similarity, scores=data.scores, numbers=numbers)
         found["similarity"] = by_items(similar, pairs)
     if data.relevant is not None:
@@ -148,7 +148,7 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
     if data.task == "classify":
         found["neighbours"] = by_items(lambda own: mean(judged.mean(own, "precision")), rows)
     if "foreign" in data.sets:
-        units = clusters(labels, row_hashes(data.sets["foreign"]))
+        units = clusters(labels, copy_hashes(data.sets["foreign"]))
         found["outliers"] = by_items(judged.ranked, units)
     for use, tests in found.items():
         if not tests.tested:
@@ -197,9 +197,9 @@ def _of_queries(
     sets: Mapping[str, NDArray[Any]], relevant: Sequence[set[int]]
 ) -> NDArray[np.int64]:
     """Clusters (n,): equal queries, and those of the same relevant documents, are in one."""
-    documents_of = row_hashes(sets["documents"])
+    documents_of = copy_hashes(sets["documents"])
     found = [hash(frozenset(documents_of[list(own)].tolist())) for own in relevant]
-    queries = row_hashes(sets["queries"])
+    queries = copy_hashes(sets["queries"])
     return joined(np.arange(len(queries)), queries, np.array(found).view(np.uint64))
 
 

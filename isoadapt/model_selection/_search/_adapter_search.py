@@ -59,7 +59,8 @@ class AdapterSearchCV(GridSearchCV):
         the search, as in its ``fit``. All other steps are fitted within each fold, including those
         that scikit-learn treats as stateless, because a ``FunctionTransformer`` may mix rows. An
         encoder behind such a step encodes again in every fit; give it a cache. Other adapters are
-        admissible and are fitted one at a time.
+        admissible and are fitted one at a time. Candidates with ``random_state=None`` that are
+        trained together share a seed in each fold; GridSearchCV draws one for each fit.
     param_grid : dict or list of dict
         Parameters to try, as for GridSearchCV.
     scoring : str, callable, list, tuple or dict, default=None
