@@ -15,7 +15,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from isoadapt._utils.messages import listed, reason, shortened, shown
+from isoadapt._utils.messages import listed, reason, shown
 
 _PLAIN = "fiubc"  # kinds of dtypes that scikit-learn checks
 _EMBED = (
@@ -197,7 +197,7 @@ def _numbers(array: Any, name: str, way_out: str = _EMBED) -> NDArray[Any]:
         place = next(place for place, value in np.ndenumerate(array) if not _is_number(value))
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"{name} holds {shown(array.item(place))} in row {place[0]}, but numbers are needed "
-            f"({shortened(reason(error))}): {way_out}"
+            f"({reason(error)[:80]}): {way_out}"
         ) from error
 
 

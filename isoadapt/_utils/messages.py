@@ -41,18 +41,14 @@ def choices(name: str, known: Collection[str]) -> str:
 
 def listed(names: Sequence[Any], most: int = 16) -> str:
     """Join names for a message; if there are more than `most`, give their number instead."""
-    shown = ", ".join(shortened(repr(name)) for name in names[:most])
-    return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
-
-
-def shortened(text: str, most: int = 80) -> str:
-    """Truncate a text to `most` characters for a message."""
-    return text if len(text) <= most else f"{text[:most]}…"
+    joined = ", ".join(map(shown, names[:most]))
+    return joined if len(names) <= most else f"{joined}, … ({len(names)} in all)"
 
 
 def shown(value: Any) -> str:
-    """Return the repr of a value on one line, truncated to 40 characters."""
-    return shortened(" ".join(repr(value).split()), 40)
+    """Return the repr of a value on one line, truncated to 60 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _plain(name: str) -> str:

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import listed, reason, shortened, shown, warn
+from isoadapt._utils.messages import listed, reason, shown, warn
 
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # suffixes of compressed files
 _LINES = "\x1f"  # separates nothing
@@ -149,7 +149,7 @@ def _read_table(path: Path) -> pd.DataFrame:
     names = ["" if pd.isna(name) else name.strip() for name in table.iloc[0]]
     if len(names) == 1 and (other := re.search(r"[;\t,|]", names[0])):
         raise ValueError(
-            f"{path}: the header {shortened(names[0])!r} has the separator {other[0]!r}: save the "
+            f"{path}: the header {shown(names[0])} has the separator {other[0]!r}: save the "
             "table with commas as .csv, or with tabs as .tsv"
         )
     return table.set_axis(names, axis=1)[1:].dropna(how="all")
