@@ -17,7 +17,7 @@ from isoadapt.encoders._texts import Texts
 
 _LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
 _BLOCK = 2048  # texts in a block of tokens
-_CHARACTERS = 2**19  # characters that a tokenizer gets in one call
+_PART = 32  # texts that a tokenizer gets in one call
 
 Columns = dict[str, list[list[int]]]  # token ids and other inputs of each row, by name
 
@@ -148,22 +148,28 @@ def encoded_parts(
 ) -> Iterator[Columns]:
     """Tokenise a few texts at a time, and yield lists of token ids and other inputs, by name.
 
-    The tokens are those of one call for all texts. The memory that is used at a time does not grow
-    with the number of texts. Of a text that is much longer than `max_length`, only the beginning is
-    read up to a space, unless it has too few tokens to be sure of those that are kept.
+    The tokens are those of one call for all texts. Of a text that is much longer than `max_length`,
+    only the beginning is read, unless it has too few tokens to be sure of those that are kept.
     """
-    lengths = _lengths(tokenizer, texts, max_length)
-    for rows in _parts(lengths):
-        part = texts.take(rows)
-        cut = [i for i, row in enumerate(rows) if lengths[row] < len(texts.first[row])]
-        for i in cut:
-            part.first[i] = part.first[i][: lengths[rows[i]]]
-        columns, counts = _encode(tokenizer, part, max_length, **options)
-        for i in (i for i in cut if counts[i] < 2 * (max_length or 0)):
-            whole, _ = _encode(tokenizer, texts.take([rows[i]]), max_length, **options)
-            for name, values in columns.items():
-                values[i] = whole[name][0]
+    size = None
+    if max_length and texts.second is None and tokenizer.is_fast:
+        size = 512 + 32 * max_length if tokenizer.truncation_side == "right" else None
+    for start in range(0, len(texts), _PART):
+        part = texts.take(range(start, min(start + _PART, len(texts))))
+        short = [text if size is None else _beginning(text, size) for text in part.first]
+        columns, counts = _encode(tokenizer, Texts(short, part.second), max_length, **options)
+        for i, text in enumerate(part.first):
+            if len(short[i]) < len(text) and counts[i] < 2 * (max_length or 0):
+                whole, _ = _encode(tokenizer, part.take([i]), max_length, **options)
+                for name, values in columns.items():
+                    values[i] = whole[name][0]
         yield columns
+
+
+def _beginning(text: str, size: int) -> str:
+    """Return a text of more than `size` characters only up to the last white space in these."""
+    words = text[:size].rsplit(None, 1) if len(text) > size else ()
+    return words[0] if len(words) == 2 else text
 
 
 def _encode(
@@ -207,29 +213,3 @@ def _kept(origin: list[int | None], max_length: int, left: bool) -> list[int]:
     for places, number in zip(sides, numbers, strict=True):
         kept += places[len(places) - number :] if left else places[:number]
     return sorted(kept)
-
-
-def _lengths(tokenizer: Any, texts: Texts, max_length: int | None) -> NDArray[np.int64]:
-    """Return for each input how many characters are tokenised: all, or those up to a space."""
-    lengths = texts.lengths()
-    if max_length is None or texts.second is not None:
-        return lengths
-    if not tokenizer.is_fast or tokenizer.truncation_side != "right":
-        return lengths
-    size = 512 + 32 * max_length
-    for i in np.flatnonzero(lengths > size):
-        words = texts.first[i][:size].rsplit(None, 1)
-        if len(words) == 2:
-            lengths[i] = len(words[0])
-    return lengths
-
-
-def _parts(lengths: NDArray[np.int64]) -> Iterator[range]:
-    """Split inputs of given lengths into parts of at most `_CHARACTERS` characters or one input."""
-    ends = np.cumsum(lengths)
-    start = 0
-    while start < len(lengths):
-        before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + _CHARACTERS, side="right")))
-        yield range(start, stop)
-        start = stop
