@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -19,7 +19,6 @@ from isoadapt._utils.state import own_state
 from isoadapt.encoders._batching import (
     embed_batches,
     explained_failure,
-    needs_equal_lengths,
     to_device,
     token_budget,
 )
@@ -287,7 +286,7 @@ def _read(
         [tokens],
         embed,
         batch_tokens=token_budget(opened.batch_tokens, device),
-        equal_lengths=needs_equal_lengths(backbone, Pooling(("mean",))),
+        equal_lengths=replace(opened, pooling=Pooling(("mean",)), layer=-1).equal_lengths,
     ):
         places = [np.arange(at, at + n) for at, n in zip(first[rows], lengths[rows], strict=True)]
         layers = layers or [_Layer(each, int(slots.max()) + 1) for each in states]

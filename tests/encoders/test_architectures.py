@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import TransformerEncoder, _batching, _opened, layer_report
+from isoadapt.encoders import TransformerEncoder, _opened, layer_report
+from isoadapt.encoders._opened import Opened
 from tests.tiny_models import (
     ARCHITECTURES,
     LEAKING,
@@ -38,22 +39,28 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 @pytest.fixture
 def probes(monkeypatch):
     """The models that were probed, one entry for each probe."""
-    seen, probe = [], _batching._padding_changes_vectors
-    noted = lambda *args: seen.append(args[0].model) or probe(*args)  # noqa: E731
-    monkeypatch.setattr(_batching, "_padding_changes_vectors", noted)
+    seen, probe = [], Opened._padding_changes_vectors
+    noted = lambda opened: seen.append(opened.backbone.model) or probe(opened)  # noqa: E731
+    monkeypatch.setattr(Opened, "_padding_changes_vectors", noted)
     return seen
 
 
 @pytest.fixture
 def mixed(monkeypatch):
-    """Whether texts of different lengths were in one batch, one entry for each batch."""
-    seen, embed = [], _opened.embed_batch
+    """Whether texts of different lengths were in one batch, one entry for each after the probe."""
+    seen, embed, probe = [], _opened.embed_batch, Opened._padding_changes_vectors
 
     def spy(*args):
         seen.append(len(set(args[3]["attention_mask"].sum(1).tolist())) > 1)
         return embed(*args)
 
+    def unseen(opened):
+        found = probe(opened)
+        seen.clear()
+        return found
+
     monkeypatch.setattr(_opened, "embed_batch", spy)
+    monkeypatch.setattr(Opened, "_padding_changes_vectors", unseen)
     return seen
 
 
@@ -102,7 +109,7 @@ def test_a_model_is_probed_once_whatever_uses_it(tmp_path, probes):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(encoder.transform, [TEXTS[:3]] * 4))
     layer_report(encoder, TEXTS)
-    TransformerEncoder(folder, pooling="cls", layer=0, batch_tokens=8).transform(TEXTS)
+    TransformerEncoder(folder, pooling="mean", batch_tokens=8, max_length=9).transform(TEXTS)
     assert len(probes) == 1
     TransformerEncoder(folder, pooling="head_input").transform(TEXTS)
     assert len(probes) == 2
