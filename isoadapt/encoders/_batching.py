@@ -36,7 +36,10 @@ def embed_batches(
         start = 0
         while start < len(tokens.order):
             stop = tokens.stop(start, batch_tokens, equal_lengths)
-            embedded = _try(embed, tokens.batch(start, stop))
+            try:
+                embedded = embed(tokens.batch(start, stop))
+            except torch.OutOfMemoryError:
+                embedded = None  # the traceback keeps memory alive until the handler ends
             if embedded is None:
                 batch_tokens = _halved(tokens, start, stop)
                 continue
@@ -87,19 +90,10 @@ def to_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
     return {name: values.to(device, non_blocking=True) for name, values in pinned.items()}
 
 
-def _try(embed: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor]) -> Tensor | None:
-    """Embed a batch; return None if the device runs out of memory."""
-    try:
-        return embed(batch)
-    except torch.OutOfMemoryError:
-        pass  # the traceback keeps memory alive until the handler ends
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-    return None
-
-
 def _halved(tokens: Tokens, start: int, stop: int) -> int:
     """Return half the tokens of a batch that did not fit into memory; raise for a single row."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
     longest = int(tokens.lengths[start])
     if stop - start == 1:
         raise torch.OutOfMemoryError(
@@ -116,38 +110,24 @@ def embed_batch(
 
     `layer` is ignored where the pooling names its own hidden states.
     """
-    inputs = backbone.accepted(batch)
-    if isinstance(pooling, LayersPooling):
-        return _embed_layers(backbone, pooling, inputs, batch["attention_mask"])
+    inputs, mask = backbone.accepted(batch), batch["attention_mask"]
+    width = mask.shape[1]  # BigBird appends tokens to fill its blocks of sparse attention
     if pooling.is_head_input:
         return backbone.headless(**inputs).logits
-    output = backbone.base(**inputs, output_hidden_states=layer != -1)
-    hidden, mask = output.last_hidden_state, batch["attention_mask"]
-    if layer != -1:
-        hidden = _cropped(output.hidden_states[layer], mask)
-    return pooling(hidden.float(), mask)
-
-
-def _embed_layers(
-    backbone: Backbone, pooling: LayersPooling, inputs: dict[str, Tensor], mask: Tensor
-) -> Tensor:
-    """Compute the concatenated vectors (B, d) of several hidden states and the head's input."""
+    if not isinstance(pooling, LayersPooling):
+        output = backbone.base(**inputs, output_hidden_states=layer != -1)
+        hidden = output.last_hidden_state
+        hidden = hidden if layer == -1 else output.hidden_states[layer][:, :width]
+        return pooling(hidden.float(), mask)
     network = backbone.headless if pooling.begins_with_head_input else backbone.base
     output = network(**inputs, output_hidden_states=True)
     # A classifier that has a decoder too returns the states of both.
     states = getattr(output, "encoder_hidden_states", None) or output.hidden_states
     vectors = [
-        output.logits
-        if mode == HEAD_INPUT
-        else MODES[mode](_cropped(states[layer], mask).float(), mask)
-        for mode, layer in pooling.parts
+        output.logits if mode == HEAD_INPUT else MODES[mode](states[i][:, :width].float(), mask)
+        for mode, i in pooling.parts
     ]
     return torch.cat([part.float() for part in vectors], dim=1)
-
-
-def _cropped(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Remove the tokens that BigBird appends to fill its blocks of sparse attention."""
-    return hidden[:, : mask.shape[1]]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from isoadapt.encoders._batching import (
 from isoadapt.encoders._classifier_head import read_head
 from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, width_after
 from isoadapt.encoders._texts import Texts
-from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks, truncation
+from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks
 from isoadapt.heads import LinearHead
 
 _LOCK = threading.Lock()  # of the probes for the influence of padding
@@ -101,7 +101,21 @@ class Opened:
 
     def length(self, pairs: bool = False) -> int | None:
         """Return the number of tokens that inputs are truncated to; None if there is no limit."""
-        return truncation(self.backbone, self.max_length, self.pooling.max_length, pairs)
+        limit, own = self.backbone.limit, self.pooling.max_length
+        if self.max_length is None:
+            return self.backbone.default_length if own is None else min(own, limit or own)
+        if limit is not None and self.max_length > limit:
+            raise ValueError(
+                f"max_length={self.max_length}, but the model has positions for {limit} tokens; "
+                f"choose at most {limit}, or None"
+            )
+        special = self.backbone.tokenizer.num_special_tokens_to_add(pair=pairs)
+        if self.max_length <= special:
+            raise ValueError(
+                f"max_length={self.max_length} leaves no room for text besides {special} special "
+                f"tokens; choose {special + 1} or more"
+            )
+        return self.max_length
 
     def tokens(self, texts: Texts, *, whole: bool = False) -> Tokens:
         """Tokenise texts into the inputs of the model, truncated unless they are wanted whole."""

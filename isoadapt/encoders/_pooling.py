@@ -141,8 +141,7 @@ def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
 
 def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
     """Compute the mean over tokens with weights 1, 2, 3, … (B, d)."""
-    weights = mask * mask.cumsum(dim=1)
-    return _sum(hidden, weights) / weights.sum(dim=1, keepdim=True)
+    return _mean(hidden, mask * mask.cumsum(dim=1))
 
 
 MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -46,9 +46,9 @@ _APPLIED = {"max_seq_length", "truncate_dim", "pooling_mode", *MODE_OF_KEY}
 _APPLIED |= {"in_features", "out_features", "bias", "dimension", "default_prompt_name"}
 _WITHOUT_EFFECT = {"__version__", "requirements", "similarity_fn_name", "prompts", "dropout"}
 _WITHOUT_EFFECT |= {"include_prompt", "embedding_dimension", "word_embedding_dimension"}
-_WITHOUT_EFFECT |= {"activation_fn", "keep_in_fp32_modules"}
+_WITHOUT_EFFECT |= {"activation_fn", "keep_in_fp32_modules", "model_type", "unpad_inputs"}
+_OFF: tuple[Any, ...] = (None, False, {})
 _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are those assumed here
-    "model_type": ("SentenceTransformer", "CrossEncoder"),
     "transformer_task": ("feature-extraction", "sequence-classification"),
     "modality_config": tuple(
         {"text": {"method": "forward", "method_output_name": name}}
@@ -56,10 +56,6 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are t
     ),
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("token_embeddings", "scores", "sentence_embedding"),
-    "processing_kwargs": ({},),
-    "do_lower_case": (False,),
-    "unpad_inputs": (False, True),
-    "use_residual": (False,),
 }
 
 
@@ -172,10 +168,10 @@ def _pooling(model: dict[str, Any], parts: list[_Part]) -> Pooling | None:
 
 
 def _is_known(name: str, value: Any) -> bool:
-    """Return whether a setting is applied or has no effect."""
+    """Return whether a setting is applied, is off or has no effect."""
     if name == "activation_function":
         return type(value) in ACTIVATIONS or value in _ACTIVATION_OF
-    return value is None or name in _APPLIED | _WITHOUT_EFFECT or value in _DEFAULTS.get(name, ())
+    return name in _APPLIED | _WITHOUT_EFFECT or value in _OFF + _DEFAULTS.get(name, ())
 
 
 def _steps(part: _Part) -> tuple[nn.Module, ...]:

@@ -30,15 +30,13 @@ class Texts:
     def unique(self) -> tuple["Texts", NDArray[np.int64]]:
         """Return the distinct inputs in order of appearance, and the index of each input (n,)."""
         index: dict[Any, int] = {}
-        items: Iterable[Any] = self.first
-        if self.second is not None:
-            items = zip(self.first, self.second, strict=True)
-        inverse = np.fromiter(
-            (index.setdefault(item, len(index)) for item in items), np.int64, len(self)
-        )
-        if self.second is None:
-            return Texts(list(index)), inverse
-        return Texts([pair[0] for pair in index], [pair[1] for pair in index]), inverse
+        numbers = [index.setdefault(item, len(index)) for item in self.items()]
+        inverse = np.array(numbers, np.int64)
+        return self.take(np.unique(inverse, return_index=True)[1]), inverse
+
+    def items(self) -> list[Any]:
+        """Return the texts, or the pairs as tuples."""
+        return self.first if self.second is None else [*zip(self.first, self.second, strict=True)]
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of characters of each input (n,), over both texts of a pair."""

@@ -82,41 +82,11 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
         name: np.fromiter(chain.from_iterable(rows[i] for i in order), np.int64)
         for name, rows in columns.items()
     }
-    padding = {"input_ids": _pad_id(tokenizer), "token_type_ids": tokenizer.pad_token_type_id}
+    fillers = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    padding = {"input_ids": next(i for i in fillers if i is not None)}
+    padding["token_type_ids"] = tokenizer.pad_token_type_id
     left = tokenizer.padding_side == "left" and backbone.limit is None
     return Tokens(order, counts[order], flat, padding, left)
-
-
-def truncation(
-    backbone: Backbone, max_length: int | None, default: int | None, pairs: bool
-) -> int | None:
-    """Return the number of tokens that inputs are truncated to; None if there is no limit.
-
-    `default` is the length that the pooling states, which goes before that of the tokenizer.
-    """
-    if max_length is None and default is not None:
-        return min(default, backbone.limit or default)
-    if max_length is None:
-        return backbone.default_length
-    if backbone.limit is not None and max_length > backbone.limit:
-        raise ValueError(
-            f"max_length={max_length}, but the model has positions for {backbone.limit} "
-            f"tokens; choose at most {backbone.limit}, or None"
-        )
-    special = backbone.tokenizer.num_special_tokens_to_add(pair=pairs)
-    if max_length <= special:
-        raise ValueError(
-            f"max_length={max_length} leaves no room for text besides {special} special tokens; "
-            f"choose {special + 1} or more"
-        )
-    return max_length
-
-
-def _pad_id(tokenizer: Any) -> int:
-    """Return the id used for padding: the padding token, else the end token, else 0."""
-    if tokenizer.pad_token_id is not None:
-        return tokenizer.pad_token_id
-    return 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
 
 def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[Tokens, None, None]:

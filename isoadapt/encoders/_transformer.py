@@ -247,9 +247,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             the model, it has no parts such as a tokenizer, and raises ValueError for them.
         """
         self._validate_params()
-        names = ("layer", "max_length", "device", "dtype", "revision", "trust_remote_code")
-        settings = {name: getattr(self, name) for name in names}
-        library = open_library(self._location(), **settings) if self.pooling == "auto" else None
+        library = open_library(self._location(), self) if self.pooling == "auto" else None
         if library is not None:
             return cast(Opened, library)  # which has its methods, and refuses the rest
         backbone = (
