@@ -110,7 +110,7 @@ class LayerReport(Sequence[LayerFigures]):
         """
         import pandas as pd
 
-        return pd.DataFrame([asdict(figures) for figures in self]).set_index("layer")
+        return pd.DataFrame(self.to_dict()["layers"]).set_index("layer")
 
     def __str__(self) -> str:
         rows = (

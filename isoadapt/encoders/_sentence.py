@@ -38,8 +38,6 @@ UNLIMITED = 2**31  # a maximum length of this size or more means that there is n
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _FILES = {"Pooling": (_CONFIG,), "Dense": (_CONFIG, _WEIGHTS), "LayerNorm": (_CONFIG, _WEIGHTS)}
 _LAYERS = {"Normalize", "Dense", "LayerNorm", "Dropout"}  # that may follow Transformer and Pooling
-# Of the files with the settings of the transformer, the first that is not empty is read.
-_TRANSFORMER = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _ACTIVATION_OF = {f"{cls.__module__}.{cls.__name__}": cls for cls in ACTIVATIONS}
 _ACTIVATION_OF |= {f"torch.nn.{cls.__name__}": cls for cls in ACTIVATIONS}
 _APPLIED = {"max_seq_length", "truncate_dim", "pooling_mode", *MODE_OF_KEY}
@@ -98,8 +96,8 @@ def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
 
 def _parts(modules: list[tuple[str, Path]]) -> list[_Part]:
     """Read the settings of known modules."""
-    files = [modules[0][1] / f"sentence_{name}_config.json" for name in _TRANSFORMER]
-    parts = [_Part("Transformer", read_object(next(filter(read_object, files), files[0])), "")]
+    files = sorted(modules[0][1].glob("sentence_*_config.json"))  # one for each class of models
+    parts = [_Part("Transformer", next(filter(None, map(read_object, files)), {}), "")]
     for kind, place in modules[1:]:
         for name in _FILES.get(kind, ()):
             if not (place / name).is_file():
