@@ -92,7 +92,7 @@ REFUSED = [
     (np.ma.masked_equal(V, V[7, 2]), "NaN.*in row 7"),
     (pd.DataFrame(TWO_COLUMNS), r"'id', 'e'.*X\['e'\]"),
     (DATASET.select_columns(["id", "e"]), r"'id', 'e'.*X\['e'\]"),
-    (["a text"] * 40, "'a text' in row 0"),
+    (["a text"] * 40, "'a text'.*embed texts first"),
     (np.zeros((40, 5, 4)), "pool"),
     ({"e": ROWS}, "dict"),
     (dask.bag.from_sequence(ROWS), "Bag"),

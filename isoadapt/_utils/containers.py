@@ -46,7 +46,7 @@ def as_matrix(X: Any, name: str = "X") -> Any:
 
     A column of vectors becomes a matrix (n, d). Arrays, tables of numbers, sparse matrices and dask
     arrays are returned unchanged, so that memory maps are not read and names of columns are kept.
-    TypeError or ValueError name the first row that holds no vector or no number.
+    TypeError or ValueError name the first row that holds no vector, or a value that is no number.
     """
     if issparse(X) or type(X).__module__.startswith("dask.array"):
         return X
@@ -188,24 +188,15 @@ def _stacked(rows: list[Any], name: str) -> NDArray[Any]:
 
 
 def _numbers(array: Any, name: str, way_out: str = _EMBED) -> NDArray[Any]:
-    """Convert objects and strings to float64; raise an error that names the first other value."""
+    """Convert objects and strings to float64; raise an error that names another value."""
     if array.dtype.kind in _PLAIN:
         return array
     try:
         return array.astype(np.float32 if array.dtype.kind == "V" else np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        place = next(place for place, value in np.ndenumerate(array) if not _is_number(value))
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
-            f"{name} holds {shown(array.item(place))} in row {place[0]}, but numbers are needed "
-            f"({reason(error)[:80]}): {way_out}"
+            f"{name} must hold numbers ({reason(error)[:120]}): {way_out}"
         ) from error
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return value is None or isinstance(float(value), float)
-    except (TypeError, ValueError, OverflowError):
-        return False
 
 
 def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:

@@ -219,11 +219,10 @@ def _whole_texts(opened: Opened, texts: Texts, max_tokens: int) -> Tokens:
         block = texts.take(range(n_texts, min(n_texts + _BLOCK, len(texts))))
         ends = n_tokens + _in_text_order(opened.tokens(block)).cumsum()
         fitting = int(np.searchsorted(ends, max_tokens, side="right"))
-        if n_texts == 0 and (fitting == 0 or ends[fitting - 1] < 2):
+        if n_texts == fitting == 0:
             raise ValueError(
-                f"max_tokens={max_tokens} is enough for {fitting} of the texts, the first of which "
-                f"has {ends[0]} token(s); at least 2 tokens of whole texts are needed; raise "
-                "max_tokens, lower the encoder's max_length, or pass more texts"
+                f"max_tokens={max_tokens} is not enough for the first text, which has {ends[0]} "
+                "tokens: raise it, or lower the encoder's max_length"
             )
         n_texts += fitting
         if fitting < len(ends):

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -134,17 +135,9 @@ def _load(
             )
         if any(place.glob("*.bin")) and not any(place.glob("*.safetensors")):
             raise FileNotFoundError(f"{place} has weights in another format than safetensors")
-    options = {"dtype": dtype, "use_safetensors": True}
-
-    def read() -> Any:
-        return library.SentenceTransformer(
-            str(folder),
-            device=str(device),
-            local_files_only=True,
-            trust_remote_code=code,
-            model_kwargs=options,
-        )
-
+    options = {"device": str(device), "local_files_only": True, "trust_remote_code": code}
+    options["model_kwargs"] = {"dtype": dtype, "use_safetensors": True}
+    read = partial(library.SentenceTransformer, str(folder), **options)
     with quiet(), torch.random.fork_rng(devices=[]):
         model = in_memory(checked_read(folder, "modules", read).to(dtype).eval())
     if max_length is not None:
