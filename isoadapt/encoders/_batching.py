@@ -84,10 +84,9 @@ def run_batches(
 
 def to_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Copy a batch to a device, without waiting for work that a GPU still has to do."""
-    if device.type != "cuda":
-        return {name: values.to(device) for name, values in batch.items()}
-    pinned = {name: values.pin_memory() for name, values in batch.items()}
-    return {name: values.to(device, non_blocking=True) for name, values in pinned.items()}
+    if pinned := device.type == "cuda":
+        batch = {name: values.pin_memory() for name, values in batch.items()}
+    return {name: values.to(device, non_blocking=pinned) for name, values in batch.items()}
 
 
 def _halved(tokens: Tokens, start: int, stop: int) -> int:

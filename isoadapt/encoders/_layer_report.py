@@ -16,12 +16,7 @@ from tqdm.auto import tqdm
 
 from isoadapt._utils.messages import aligned_table, shows_progress, warn
 from isoadapt._utils.state import own_state
-from isoadapt.encoders._batching import (
-    embed_batches,
-    explained_failure,
-    to_device,
-    token_budget,
-)
+from isoadapt.encoders._batching import embed_batches, explained_failure, to_device, token_budget
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts, as_texts

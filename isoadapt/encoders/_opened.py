@@ -126,7 +126,6 @@ class Opened:
         self, texts: Texts, progress: Callable[[int], Any] = lambda n_texts: None
     ) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
-        self.length(texts.second is not None)  # raises before the first batch
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
         run_batches(
             tokenize_blocks(texts, self.tokens),

@@ -15,12 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from isoadapt._utils.messages import reason
-from isoadapt.encoders._folder import (
-    module_kind,
-    read_object,
-    sentence_modules,
-    transformer_folder,
-)
+from isoadapt.encoders._folder import module_kind, read_object, sentence_modules, transformer_folder
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._pooling import HEAD_INPUT, LIBRARY, MODES, Columns, Normalize, Pooling
 

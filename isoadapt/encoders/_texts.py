@@ -40,10 +40,8 @@ class Texts:
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of characters of each input (n,), over both texts of a pair."""
-        lengths = np.fromiter(map(len, self.first), np.int64, len(self))
-        if self.second is None:
-            return lengths
-        return lengths + np.fromiter(map(len, self.second), np.int64, len(self))
+        sides = [self.first] if self.second is None else [self.first, self.second]
+        return np.sum([[*map(len, side)] for side in sides], axis=0)
 
     def take(self, places: Iterable[int]) -> "Texts":
         """Return the inputs at the given positions."""
@@ -62,7 +60,7 @@ def as_texts(X: Any) -> Texts:
     rows = _rows(X)
     if not rows:
         raise ValueError("X has no texts; pass at least one")
-    if isinstance(rows[0], str) or not _is_pair(rows[0]):
+    if not _is_pair(rows[0]):
         return Texts([_text(row, i) for i, row in enumerate(rows)])
     if wrong := [i for i, row in enumerate(rows) if not _is_pair(row) or len(row) != 2]:
         raise TypeError(_type_message(rows[wrong[0]], f"X[{wrong[0]}]"))

@@ -1,5 +1,6 @@
 """Texts to tokens: calls of tokenizers in bounded memory, and rows of tokens sorted by length."""
 
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -121,12 +122,11 @@ def encoded_parts(
     The tokens are those of one call for all texts. Of a text that is much longer than `max_length`,
     only the beginning is read, unless it has too few tokens to be sure of those that are kept.
     """
-    size = None
-    if max_length and texts.second is None and tokenizer.is_fast:
-        size = 512 + 32 * max_length if tokenizer.truncation_side == "right" else None
+    cut = texts.second is None and tokenizer.is_fast and tokenizer.truncation_side == "right"
+    size = 512 + 32 * max_length if cut and max_length is not None else sys.maxsize
     for start in range(0, len(texts), _PART):
         part = texts.take(range(start, min(start + _PART, len(texts))))
-        short = [text if size is None else _beginning(text, size) for text in part.first]
+        short = [_beginning(text, size) for text in part.first]
         columns, counts = _encode(tokenizer, Texts(short, part.second), max_length, **options)
         for i, text in enumerate(part.first):
             if len(short[i]) < len(text) and counts[i] < 2 * (max_length or 0):
