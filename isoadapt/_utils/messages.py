@@ -1,7 +1,6 @@
 """What is shown to the user: warnings, error messages, and tables as text and as HTML."""
 
 import html
-import re
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Sequence
@@ -32,8 +31,8 @@ def reason(error: BaseException) -> str:
 
 def choices(name: str, known: Collection[str]) -> str:
     """Say which names there are, and which of them is most like a wrong name."""
-    plain = {_plain(each): each for each in known}
-    found = get_close_matches(_plain(name), plain, n=1, cutoff=_UNLIKE)
+    plain = {each.lower(): each for each in known}
+    found = get_close_matches(name.lower(), plain, n=1, cutoff=_UNLIKE)
     guess = f"; did you mean {plain[found[0]]!r}?" if found else ""
     shown = [repr(each) if "," in each else each for each in known]
     return f"choose from {', '.join(dict.fromkeys(shown))}{guess}"
@@ -49,11 +48,6 @@ def shown(value: Any) -> str:
     """Return the repr of a value on one line, truncated to 60 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def _plain(name: str) -> str:
-    """Drop case, punctuation and "adapter", so that names of classes are recognised."""
-    return re.sub(r"[\W_]", "", name.lower()).removesuffix("adapter")
 
 
 def aligned_table(

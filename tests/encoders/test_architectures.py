@@ -97,9 +97,14 @@ def test_rounding_in_half_precision_is_no_influence_of_padding(architecture, mix
     assert any(mixed) is (architecture not in LEAKING)
 
 
-def test_padding_on_the_left_does_not_shift_the_positions(live, mixed):
-    live[1].padding_side = "left"
-    TransformerEncoder(live, pooling="mean").transform(TEXTS)
+@pytest.mark.parametrize(
+    ("architecture", "pooling"),
+    [("bert", "mean"), ("xlnet", "cls"), ("xlnet", "max"), ("xlnet", [("cls", 1), ("mean", -1)])],
+)
+def test_no_padding_on_the_left_reaches_a_pooling_or_shifts_positions(architecture, pooling, mixed):
+    model, tokenizer = make_model(architecture), make_tokenizer(architecture)
+    tokenizer.padding_side = "left"
+    TransformerEncoder((model, tokenizer), pooling=pooling).transform(TEXTS)
     assert any(mixed)
 
 
