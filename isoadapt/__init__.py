@@ -49,10 +49,14 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_MODULES = ["adapted", "adapters", "cli", "datasets", "encoders", "finetune", "geometry", "heads"]
+_MODULES += ["interop", "losses", "metrics", "model_selection", "report"]
+
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            **{name: f"isoadapt.{name}" for name in _MODULES},
             **dict.fromkeys(__all__, "isoadapt.adapters"),
             "AdaptedEncoder": "isoadapt.adapted",
             "EmbeddingCache": "isoadapt.encoders",
@@ -60,19 +64,4 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every att
             "TransformerEncoder": "isoadapt.encoders",
             "load_checkpoint": "isoadapt.encoders",
         },
-        submodules=[
-            "adapted",
-            "adapters",
-            "cli",
-            "datasets",
-            "encoders",
-            "finetune",
-            "geometry",
-            "heads",
-            "interop",
-            "losses",
-            "metrics",
-            "model_selection",
-            "report",
-        ],
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.containers import as_matrix, check_finite, is_missing
+from isoadapt._utils.containers import as_matrix, check_finite
 from isoadapt._utils.messages import listed, reason
 from isoadapt.datasets._tables import label_column, labels_of, read_parquet
 
@@ -75,7 +75,7 @@ def _split(
     table = read_parquet(path)
     label = label_column(path, table, label)
     y = labels_of(path, table[label]) if with_labels and label is not None else None
-    cells = {name: next((c for c in table[name] if not is_missing(c)), None) for name in table}
+    cells = {name: next(iter(table[name].dropna()), None) for name in table}
     kinds = {name: getattr(cell, "dtype", table[name].dtype).kind for name, cell in cells.items()}
     kind = "f" if "f" in kinds.values() else "iu"  # token numbers beside floats are no vectors
     asked = [*table] if features is None else list(features)

@@ -16,9 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isoadapt._utils.containers import is_missing
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import listed, reason, shortened, shown, warn
+from isoadapt._utils.messages import listed, reason, shown, warn
 
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # suffixes of compressed files
 _LINES = "\x1f"  # separates nothing
@@ -147,10 +146,10 @@ def _read_table(path: Path) -> pd.DataFrame:
             raise ValueError(f"{path}: a line holds the control character U+001F: remove it")
         lines = table[0][table[0].str.strip().fillna("") != ""]
         return lines.to_frame("text") if suffix == ".txt" else _parsed(path, lines)
-    names = ["" if is_missing(name) else name.strip() for name in table.iloc[0]]
+    names = ["" if pd.isna(name) else name.strip() for name in table.iloc[0]]
     if len(names) == 1 and (other := re.search(r"[;\t,|]", names[0])):
         raise ValueError(
-            f"{path}: the header {shortened(names[0])!r} has the separator {other[0]!r}: save the "
+            f"{path}: the header {shown(names[0])} has the separator {other[0]!r}: save the "
             "table with commas as .csv, or with tabs as .tsv"
         )
     return table.set_axis(names, axis=1)[1:].dropna(how="all")
@@ -236,7 +235,7 @@ def _cells(where: object, column: pd.Series, blank: bool = True) -> Iterator[tup
     for row, cell in column.items():
         place = f"{where}, {column.index.name} {row}: column {column.name!r}"
         cell = cell.decode(errors="surrogateescape") if isinstance(cell, bytes) else cell
-        if is_missing(cell) or not (blank or str(cell).strip()):
+        if pd.isna(cell) is True or not (blank or str(cell).strip()):
             raise ValueError(f"{place} is empty: fill it in, or drop the row")
         if not isinstance(cell, str | Number):
             raise ValueError(f"{place} holds {shown(cell)}, neither a text nor a number")

@@ -109,11 +109,6 @@ def several_layers(pooling: PoolingSetting, layer: int = -1) -> Literal["readout
     return parts
 
 
-def _sum(hidden: Tensor, weights: Tensor) -> Tensor:
-    """Sum hidden states (B, T, d) with weights (B, T)."""
-    return torch.einsum("btd,bt->bd", hidden, weights.to(hidden.dtype))
-
-
 def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
     """Return the state of the first token (B, d), wherever the padding is."""
     return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
@@ -132,18 +127,18 @@ def _max(hidden: Tensor, mask: Tensor) -> Tensor:
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
     """Compute the mean over tokens (B, d)."""
-    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True)
+    total = torch.einsum("btd,bt->bd", hidden, mask.to(hidden.dtype))
+    return total / mask.sum(dim=1, keepdim=True)
 
 
 def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
     """Compute the sum over tokens divided by the square root of their number (B, d)."""
-    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True).sqrt()
+    return _mean(hidden, mask) * mask.sum(dim=1, keepdim=True).sqrt()
 
 
 def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
     """Compute the mean over tokens with weights 1, 2, 3, … (B, d)."""
-    weights = mask * mask.cumsum(dim=1)
-    return _sum(hidden, weights) / weights.sum(dim=1, keepdim=True)
+    return _mean(hidden, mask * mask.cumsum(dim=1))
 
 
 MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -11,15 +11,10 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-    clone,
-)
+from sklearn.base import BaseEstimator, TransformerMixin, _fit_context, clone
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
+from tqdm.auto import tqdm
 
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.messages import shows_progress, warn
@@ -42,7 +37,7 @@ from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.heads import LinearHead
 
 
-class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class TransformerEncoder(TransformerMixin, BaseEstimator):
     """Embed texts, or pairs of texts, with a frozen transformer.
 
     Nothing is trained, and ``fit`` may be omitted. The model is loaded on first use into a store
@@ -224,8 +219,6 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         ValueError
             If `X` is empty.
         """
-        from tqdm.auto import tqdm
-
         self._validate_params()
         texts, inverse = as_texts(X).unique()
         hidden = not shows_progress(self.verbose)
@@ -253,9 +246,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             the model, it has no parts such as a tokenizer, and raises ValueError for them.
         """
         self._validate_params()
-        names = ("layer", "max_length", "device", "dtype", "revision", "trust_remote_code")
-        settings = {name: getattr(self, name) for name in names}
-        library = open_library(self._location(), **settings) if self.pooling == "auto" else None
+        library = open_library(self._location(), self) if self.pooling == "auto" else None
         if library is not None:
             return cast(Opened, library)  # which has its methods, and refuses the rest
         backbone = (
@@ -270,9 +261,11 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if isinstance(self.model, str | os.PathLike)
             else checked_live(self.model, self.device, self.dtype)
         )
-        layer, pooling = backbone.hidden_state(self.layer), self.pooling
-        pooled = backbone.pooling(pooling, self.layer)
-        return Opened(backbone, pooled, layer, self.max_length, self.batch_tokens)
+        layer, pooling = (
+            backbone.hidden_state(self.layer),
+            backbone.pooling(self.pooling, self.layer),
+        )
+        return Opened(backbone, pooling, layer, self.max_length, self.batch_tokens)
 
     def identity(self) -> Identity:
         """Return what determines the vectors: the content of files and the settings.
@@ -342,13 +335,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ``"transformerencoder0"`` and so on. Columns of several hidden states are named by layer
             and pooling, such as ``"head_input_0"`` and ``"layer2_mean_17"``.
         """
-        names = self.open().names
-        return super().get_feature_names_out(input_features) if names is None else names
-
-    @property
-    def _n_features_out(self) -> int:
-        """Number of columns, for the names of output features."""
-        return self.open().width
+        opened = self.open()
+        plain = [f"transformerencoder{column}" for column in range(opened.width)]
+        return np.array(plain, dtype=object) if opened.names is None else opened.names
 
     def __sklearn_clone__(self) -> Self:
         new = type(self)(**self.get_params(deep=False))

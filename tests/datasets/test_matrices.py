@@ -114,8 +114,8 @@ class TestParquet:
     @pytest.mark.parametrize(
         ("columns", "options", "message"),
         [
-            ({"e": [*X[:3], X[0, :1]]}, {}, "'e' holds rows of different lengths"),
-            ({"e": [*X[:3], None]}, {}, "'e' contains NaN or None .*first in row 3"),
+            ({"e": [*X[:3], X[0, :1]]}, {}, "'e' must hold vectors.*0 and 1 in row 3"),
+            ({"e": [*X[:3], None]}, {}, "'e' must hold vectors.*0 in row 3, None"),
             ({"a": list(X), "b": list(-X)}, {}, "'a', 'b'.*--text a"),
             ({"f": X[:, 0]}, {"features": ["f", "g"]}, r"\['g'\]"),
             ({"f": X[:, 0], "label": ["a", None, "b", "b"]}, {}, "row 2: column 'label' is empty"),
