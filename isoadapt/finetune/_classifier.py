@@ -226,7 +226,6 @@ def finetune_text_classifier(
         show_progress = shows_progress(verbose)
         train_classifier(network, tokenizer, rows, arguments, show_progress, **options)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:
-        network.config.isoadapt_label_names = targets.named
         network.eval().cpu().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return target
@@ -290,6 +289,6 @@ def _rows(
     for columns in encoded_parts(tokenizer, texts, limit):
         names, values = columns.keys(), zip(*columns.values(), strict=True)
         rows += [dict(zip(names, row, strict=True)) for row in values]
-    for row, label in zip(rows, targets.values.tolist(), strict=True):
+    for row, label in zip(rows, targets.ids(network.config), strict=True):
         row["labels"] = label
     return rows
