@@ -1,4 +1,4 @@
-"""The labels of a checkpoint's classes: the one rule by which ids, names and other spellings meet."""
+"""The one rule by which labels are matched with the classes of a checkpoint."""
 
 import re
 from collections.abc import Iterable

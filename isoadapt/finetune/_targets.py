@@ -99,8 +99,8 @@ def _numbered(classes: NDArray[np.int64]) -> list[str]:
     """Name the classes of integer labels: "LABEL_0" and so on if they are ids, else as they are."""
     if classes[0] < 0:
         raise ValueError(
-            f"labels holds {classes[0]}, which marks missing labels: drop these rows, or pass the "
-            "names of the classes as strings"
+            f"labels holds {classes[0]}, which often means a missing label: drop these rows, or "
+            "pass the names of the classes as strings"
         )
     ids = np.array_equal(classes, np.arange(len(classes)))
     return [f"LABEL_{i}" if ids else str(i) for i in classes]

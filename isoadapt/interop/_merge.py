@@ -242,7 +242,8 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
             "load_checkpoint(model)[1], or isoadapt fit --model"
         )
     if config.num_labels < len(given.coef_):
-        return LinearHead(*(part[1:] - part[:1] for part in (given.coef_, given.intercept_)))
+        coef, intercept = given.coef_, given.intercept_
+        return LinearHead(coef[1:] - coef[:1], intercept[1:] - intercept[:1])
     return given
 
 
