@@ -69,7 +69,7 @@ def load_hub(
     strings = [each for each in columns if "string" in str(kinds[each]) and each != label]
     names = text_columns(where, columns, text, strings)
     chosen = dict.fromkeys(names if label is None else [*names, label])
-    table = rows.select_columns([*chosen]).to_pandas().rename_axis("row")
+    table = rows.select_columns([*chosen]).to_pandas()
     texts, labels = texts_and_labels(where, table, names, label)
     missing = 0 if labels is None else int((labels == _MISSING).sum())
     if missing and (missing == len(texts) or hasattr(rows.features[label], "names")):

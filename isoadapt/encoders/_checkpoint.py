@@ -65,11 +65,11 @@ def load_checkpoint(
         Encoder that maps texts to embeddings of shape (n, d) or, with more poolings, wider ones.
     head : LinearHead
         Head in float64 for the first d = ``head.n_features_in_`` columns. Its classes are the names
-        in ``id2label``, or else the ids 0, 1, …, see Notes. A model with one output, or one that was fine-tuned for regression, gives a
-        regressor. A CrossEncoder of sentence-transformers whose one output w, b goes through a
-        sigmoid gives a classifier of 0 and 1 with the rows -w/2 and w/2. A model with
-        ``problem_type="multi_label_classification"`` gives a multi-label head, whose
-        columns are in the order of the ids and have the names of ``id2label``, if there are any.
+        in ``id2label``, or else the ids 0, 1, …, see Notes. A model with one output, or one that
+        was fine-tuned for regression, gives a regressor. A CrossEncoder of sentence-transformers
+        whose one output w, b goes through a sigmoid gives a classifier of 0 and 1 with the rows
+        -w/2 and w/2. A model with ``problem_type="multi_label_classification"`` gives a multi-label
+        head, whose columns are in the order of the ids.
 
     Raises
     ------
