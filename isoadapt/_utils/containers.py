@@ -18,8 +18,8 @@ from isoadapt._utils.messages import listed, reason, shortened, shown
 
 _PLAIN = "fiubc"  # kinds of dtypes that scikit-learn checks
 _EMBED = (
-    "embed texts first, by TransformerEncoder or in an AdaptedEncoder, and parse vectors that were "
-    "saved as text by json.loads"
+    "embed texts first, by TransformerEncoder or in an AdaptedEncoder, and read vectors that were "
+    "saved as text by json.loads, and as bytes by np.frombuffer"
 )
 _SEVERAL = "for several labels a row, pass the indicator matrix that MultiLabelBinarizer makes"
 _NO_VECTOR = "NaN or None instead of a vector"
@@ -159,7 +159,8 @@ def _of_table(X: Any, name: str) -> Any:
             f"{listed(vectors)} hold(s) vectors: choose one such column, {name}[{vectors[0]!r}]"
         )
     numbers = [_numbers(array, f"{name}[{each!r}]") for each, array in arrays]
-    return X if hasattr(X, "dtypes") and unique else check_finite(np.column_stack(numbers), name)
+    named = hasattr(X, "iloc") or hasattr(X, "get_columns")  # which scikit-learn takes
+    return X if named and unique else check_finite(np.column_stack(numbers), name)
 
 
 def _values(X: Any, name: str) -> NDArray[Any]:
@@ -186,7 +187,7 @@ def _values(X: Any, name: str) -> NDArray[Any]:
     if not array.ndim:
         raise TypeError(
             f"{name} is a {type(X).__name__}, but rows are needed: pass a list, an array, a "
-            "tensor, a Series or a column of a table"
+            "tensor, a Series or a column of a table, and collect a lazy one first"
         )
     kinds = set(map(type, X)) if array.ndim == 1 and isinstance(X, list | tuple) else set()
     if array.dtype.kind == "U" and kinds - {str, np.str_}:  # NumPy has converted values

@@ -29,8 +29,7 @@ def load_matrix(
         X, y = _split(path, label, features, with_labels)
     if X.ndim != 2 or (isinstance(X, np.ndarray) and X.dtype.kind not in "fiu"):
         raise ValueError(
-            f"{str(path)!r} holds {X.dtype} of shape {X.shape}; it must hold a matrix of numbers, "
-            "one row per text"
+            f"{path} holds {X.dtype} of shape {X.shape}, not numbers of shape (n_texts, n_features)"
         )
     if not isinstance(X, np.memmap):
         check_finite(X, repr(str(path)))
@@ -40,21 +39,16 @@ def load_matrix(
 def _load_array(path: Path, mapped: bool = False) -> Any:
     try:
         return np.load(path, mmap_mode="r" if mapped else None)
-    except OSError:
-        raise
-    except Exception as error:  # a damaged header makes NumPy raise errors of many classes
-        raise ValueError(
-            f"{str(path)!r} is not an array of numbers or strings ({reason(error)}); write it with "
-            "numpy.save"
-        ) from error
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{str(path)!r} holds no numbers or strings: {reason(error)}") from error
 
 
 def _load_labels(path: Path, n_rows: int) -> NDArray[Any]:
     values = _load_array(path)
     if values.shape not in ((n_rows,), (n_rows, 1)) or values.dtype.kind not in "biufU":
         raise ValueError(
-            f"labels={str(path)!r} holds {values.dtype} of shape {values.shape}, but there are "
-            f"{n_rows} rows: it must hold one number, boolean or string for each"
+            f"labels={str(path)!r} holds {values.dtype} of shape {values.shape}, not one number, "
+            f"boolean or string for each of {n_rows} rows"
         )
     values = values.ravel()
     return values if values.dtype.kind == "U" else check_finite(values, f"labels={str(path)!r}")
@@ -68,10 +62,10 @@ def _split(
     label = label_column(path, table, label)
     y = labels_of(path, table[label]) if with_labels and label is not None else None
     asked = [name for name in table if name != label] if features is None else [*features]
-    first = {name: table[name].dropna().head(1).tolist() for name in table}
+    first: dict[str, Any] = {name: table[name].dropna().head(1).tolist() for name in table}
     kinds = {name: np.asarray(cell).dtype.kind for name, cell in first.items()}
     kind = "f" if "f" in kinds.values() else "iu"  # token numbers beside floats are no vectors
-    vectors = [name for name in asked if np.ndim(first.get(name)) == 2 and kinds[name] in kind]
+    vectors = [name for name in asked if np.ndim(first.get(name, 0)) == 2 and kinds[name] in kind]
     if len(vectors) > 1:
         raise ValueError(
             f"{path} has several columns of vectors ({listed(vectors)}): choose one (--text "
@@ -81,11 +75,11 @@ def _split(
         X = as_matrix(table[vectors[0]], f"{path}: column {vectors[0]!r}")
         return X if X.dtype == np.float32 else X.astype(np.float64), y
     numeric = [name for name in table if table[name].dtype.kind in "fiu"]
-    names = [name for name in asked if name in numeric] if features is None else asked
+    names = [name for name in asked if features is not None or name in numeric]
     if not names or {*names} - {*numeric}:
         raise ValueError(
-            f"{path} has no numeric columns {listed(asked, 5)}; it has {listed([*table])}: store "
-            "each feature as a column of numbers, or pass the model that embeds its texts"
+            f"{path} has no columns of numbers [{listed([*{*names} - {*numeric}])}], but "
+            f"{listed([*table])}: convert them, or pass the model that embeds its texts"
         )
     single = (table[names].dtypes == np.float32).all()
     return table[names].astype(np.float32 if single else np.float64), y

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from isoadapt._utils.messages import listed, reason, shown, warn
 
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # suffixes of compressed files
 _SUFFIXES = (".parquet", ".tsv", ".csv", ".jsonl", ".ndjson", ".txt")
+_PAIR, _SINGLE = ("sentence1", "sentence2"), ("sentence", "text")
 _NUMBER = re.compile(r"(?ai)[+-]?(inf(inity)?|nan|(?!0\d)(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)")
 
 Texts = list[str] | list[tuple[str, str]]
@@ -61,8 +63,6 @@ def load_table(
 
     Raises
     ------
-    OSError
-        If the file cannot be opened.
     ValueError
         If the file is not what its suffix says; if a column does not exist, or it is unclear which
         holds the texts; if a text or label is missing, or neither a string nor a finite number.
@@ -75,10 +75,10 @@ def load_table(
     path = Path(path).expanduser()
     table = read_table(path)
     label = label_column(path, table, label)
-    known = [_find(table, name) for name in ("sentence1", "sentence2", "sentence", "text")]
-    pair, single = known[:2], [name for name in known[2:] if name is not None][:1]
+    pair = [name for each in _PAIR if (name := _find(table, each)) is not None]
+    single = [name for each in _SINGLE if (name := _find(table, each)) is not None]
     others = [name for name in table if name not in (label, _find(table, "label"))]
-    default = single or others * (len(others) == 1) if None in pair else pair
+    default = pair if len(pair) == 2 else single[:1] or others * (len(others) == 1)
     return texts_and_labels(path, table, text_columns(path, table, text, default), label)
 
 
@@ -111,17 +111,15 @@ def read_table(path: Path) -> pd.DataFrame:
         table = table.set_axis([*table.iloc[0].fillna("").str.strip()], axis=1)[1:]
         if table.shape[1] == 1 and (other := re.search(r"[;\t,|]", table.columns[0])):
             raise ValueError(
-                f"{path}: the header {shown(table.columns[0])} has the separator {other[0]!r}: "
-                "save the table with commas as .csv, or with tabs as .tsv"
+                f"{path} has the separator {other[0]!r}: use commas in .csv, and tabs in .tsv"
             )
     return table if suffix == ".parquet" else table.dropna(how="all")
 
 
 def _parsed(path: Path, suffix: str) -> pd.DataFrame:
-    """Parse text, CSV and TSV with the header as first row; blank lines are missing rows."""
+    """Decompress and parse a text file by pandas; a header is a row, a blank line a missing row."""
     with path.open("rb") as file:
         marked = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    # pandas decompresses and decodes the file as one field a line.
     column = _fields(path, "\x1f", encoding="utf-16" if marked else "utf-8-sig")
     if column.shape[1] > 1:
         raise ValueError("a line holds the control character U+001F: remove it")
@@ -130,10 +128,7 @@ def _parsed(path: Path, suffix: str) -> pd.DataFrame:
     if suffix == ".csv":
         return _fields(io.StringIO(text), ",", quoted=True)
     if suffix == ".tsv":
-        if (table := _quoted(text, lines)) is None:
-            return _fields(io.StringIO("\n".join(lines)), "\t")
-        warn(f"{path}: quotation marks are read as quoting, as pandas writes it")
-        return table
+        return _tabs(path, text, lines)
     rows = [{"text": line} if line.strip() else {} for line in lines]
     return pd.DataFrame(rows if suffix == ".txt" else _objects(rows), dtype=object)
 
@@ -152,16 +147,17 @@ def _lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.split("\n" if "\n" in text else "\r")]
 
 
-def _quoted(text: str, lines: list[str]) -> pd.DataFrame | None:
-    """Read TSV with quoting, if it is what pandas then writes."""
-    try:
+def _tabs(path: Path, text: str, lines: list[str]) -> pd.DataFrame:
+    """Read TSV, with quoting if it is what pandas then writes."""
+    with suppress(ValueError):
         table = _fields(io.StringIO(text), "\t", quoted=True)
-    except ValueError:
-        return None
-    # Marks that pair over regular lines, as in '"One.\t1' and 'Two."\t0', belong to the texts.
-    over = len(table) < len(lines) and len({line.count("\t") for line in lines if line}) == 1
-    written = _lines(table.to_csv(sep="\t", header=False, index=False)[:-1])
-    return table if '"' in text and not over and written == lines else None
+        # Marks that pair over regular lines, as in '"One.\t1' and 'Two."\t0', belong to the texts.
+        over = len(table) < len(lines) and len({line.count("\t") for line in lines if line}) == 1
+        written = _lines(table.to_csv(sep="\t", header=False, index=False)[:-1])
+        if '"' in text and not over and written == lines:
+            warn(f"{path}: quotation marks are read as quoting, as pandas writes it")
+            return table
+    return _fields(io.StringIO("\n".join(lines)), "\t")
 
 
 def _objects(rows: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
@@ -181,10 +177,8 @@ def _find(names: Iterable[str], name: str) -> str | None:
 
 def label_column(where: object, names: Iterable[str], label: str | None) -> str | None:
     """Return the name of the column of labels; None if there is none and it need not be there."""
-    if label is None:
-        return None
-    found = _find(names, label)
-    if found is None and (label != "label" or label in names):  # in it twice
+    found = None if label is None else _find(names, label)
+    if found is None and label and (label != "label" or label in names):  # in it twice
         raise ValueError(f"label={label!r} is not one column of {where}; it has {listed([*names])}")
     return found
 
@@ -220,8 +214,8 @@ def _cells(where: object, column: pd.Series, blank: bool = True) -> dict[str, An
             raise ValueError(f"{place} is empty: fill it in, or drop the row")
         if not isinstance(cell, str | Number):
             raise ValueError(
-                f"{place} holds {shown(cell)}, neither a text nor a number: convert it; of several "
-                "labels, MultiLabelBinarizer makes the matrix that fits in Python take"
+                f"{place} holds {shown(cell)}, neither a text nor a number: convert it; several "
+                "labels a row are a matrix that MultiLabelBinarizer makes, to which fit in Python"
             )
         if re.search("[\ud800-\udfff]", str(cell)):
             raise ValueError(f"{place} is not in UTF-8, but perhaps in Latin-1: convert the file")
@@ -244,8 +238,7 @@ def labels_of(where: object, column: pd.Series) -> NDArray[Any]:
             continue
         finite = np.isfinite(numbers)
         if finite.any() and not finite.all():
-            place = [*cells][finite.argmin()]
-            raise ValueError(f"{place} is not finite, but others are numbers: drop the row")
+            raise ValueError(f"{[*cells][finite.argmin()]} is not finite: drop the row")
         if finite.all() and len(np.unique(numbers)) == len(different):
             return numbers
     return np.array([*map(str, values)])

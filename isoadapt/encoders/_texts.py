@@ -12,7 +12,7 @@ from isoadapt._utils.messages import shown
 
 _ACCEPTED = (
     "pass a list, array or Series of str, or pairs: a list of 2-tuples of str, an array of shape "
-    "(n, 2) or a two-column DataFrame"
+    "(n, 2) or a two-column DataFrame; collect a lazy one first"
 )
 
 
