@@ -50,8 +50,7 @@ def load_hub(
     OSError
         If the data set cannot be downloaded or found.
     ValueError
-        As for :func:`load_table`, if there is no such split, or if the labels are hidden, as in the
-        test sets of GLUE.
+        As for :func:`load_table`, if there is no such split, or if the labels are hidden.
 
     Examples
     --------

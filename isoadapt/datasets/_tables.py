@@ -46,9 +46,9 @@ def load_table(
         text a line), also compressed, with a second suffix ``.gz``, ``.bz2``, ``.xz``, ``.zip`` or
         ``.zst`` (which needs zstandard); or a file or folder ``.parquet`` (which needs pyarrow).
     text : str or pair of str, default=None
-        Column of the texts, or two columns for pairs of texts. None: "sentence1" and "sentence2"
-        if there are both, otherwise "sentence" or "text", otherwise the only column besides the
-        labels. If no column has exactly that name, the case of letters is ignored.
+        Column of the texts, or two for pairs. None: "sentence1" and "sentence2" if there are both,
+        or "sentence", or "text", or the only column besides the labels. If no column has exactly
+        that name, the case of letters is ignored.
     label : str or None, default="label"
         Column of the labels. None: no labels are read. If the default column "label" does not
         exist, no labels are read either. Any other name must exist.
@@ -64,8 +64,8 @@ def load_table(
     Raises
     ------
     ValueError
-        If the file is not what its suffix says; if a column does not exist, or it is unclear which
-        holds the texts; if a text or label is missing, or neither a string nor a finite number.
+        If the file is not what its suffix says or has no rows; if a column does not exist, or it is
+        unclear which holds the texts; if a text or label is missing, or no string or finite number.
 
     Examples
     --------
@@ -73,12 +73,13 @@ def load_table(
     >>> texts, labels = load_table("train.tsv")  # doctest: +SKIP
     """
     path = Path(path).expanduser()
-    table = read_table(path)
+    if (table := read_table(path)).empty:
+        raise ValueError(f"{path} holds no rows; add at least one")
     label = label_column(path, table, label)
     pair = [name for each in _PAIR if (name := _find(table, each)) is not None]
-    single = [name for each in _SINGLE if (name := _find(table, each)) is not None]
+    single = [name for each in _SINGLE if (name := _find(table, each)) is not None][:1]
     others = [name for name in table if name not in (label, _find(table, "label"))]
-    default = pair if len(pair) == 2 else single[:1] or others * (len(others) == 1)
+    default = pair if len(pair) == 2 else single or others * (len(others) == 1)
     return texts_and_labels(path, table, text_columns(path, table, text, default), label)
 
 
@@ -93,8 +94,8 @@ def read_table(path: Path) -> pd.DataFrame:
     suffix = table_suffix(path)
     if suffix not in _SUFFIXES:
         raise ValueError(
-            f"path={str(path)!r} has the suffix {path.suffix.lower()!r}; tables are read from "
-            f"{', '.join(_SUFFIXES)}, all but the first also followed by {', '.join(PACKED)}"
+            f"path={str(path)!r} ends in none of {', '.join(_SUFFIXES)}, all but the first also "
+            f"followed by {', '.join(PACKED)}"
         )
     try:
         if suffix == ".parquet":

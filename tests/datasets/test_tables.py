@@ -100,7 +100,8 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
     ("name", "content", "options", "message"),
     [
         ("a.txt", "\n \n", {}, "a.txt cannot be read.*No columns"),
-        ("a.jsonl", " \n", {}, "text=None does not name"),
+        ("a.jsonl", " \n", {}, "holds no rows"),
+        ("a.tsv", labelled(), {}, "holds no rows"),
         ("a.tsv", labelled("a\t1", "b"), {}, "row 3: column 'label' is empty"),
         ("a.csv", "sentence,label\na,1\nc,1,2\n", {}, "a.csv cannot be read: .*line 3, saw 3"),
         ("a.csv", 'sentence,label\n"a,1\n', {}, "a.csv cannot be read: .*starting at row 1"),
