@@ -125,9 +125,9 @@ def _parsed(path: Path, suffix: str) -> pd.DataFrame:
     if column.shape[1] > 1:
         raise ValueError("a line holds the control character U+001F: remove it")
     text = "\n".join(column[0].fillna(""))
-    lines = _lines(text)
     if suffix == ".csv":
         return _fields(io.StringIO(text), ",", quoted=True)
+    lines = _lines(text)
     if suffix == ".tsv":
         return _tabs(path, text, lines)
     rows = [{"text": line} if line.strip() else {} for line in lines]
@@ -154,8 +154,8 @@ def _tabs(path: Path, text: str, lines: list[str]) -> pd.DataFrame:
         table = _fields(io.StringIO(text), "\t", quoted=True)
         # Marks that pair over regular lines, as in '"One.\t1' and 'Two."\t0', belong to the texts.
         over = len(table) < len(lines) and len({line.count("\t") for line in lines if line}) == 1
-        written = _lines(table.to_csv(sep="\t", header=False, index=False)[:-1])
-        if '"' in text and not over and written == lines:
+        plain = over or '"' not in text
+        if not plain and _lines(table.to_csv(sep="\t", header=False, index=False)[:-1]) == lines:
             warn(f"{path}: quotation marks are read as quoting, as pandas writes it")
             return table
     return _fields(io.StringIO("\n".join(lines)), "\t")
