@@ -215,8 +215,8 @@ def _cells(where: object, column: pd.Series, blank: bool = True) -> dict[str, An
             raise ValueError(f"{place} is empty: fill it in, or drop the row")
         if not isinstance(cell, str | Number):
             raise ValueError(
-                f"{place} holds {shown(cell)}, neither a text nor a number: convert it; several "
-                "labels a row are a matrix that MultiLabelBinarizer makes, to which fit in Python"
+                f"{place} holds {shown(cell)}, neither a text nor a number: convert it; for "
+                "several labels a row, call fit in Python with the matrix of MultiLabelBinarizer"
             )
         if re.search("[\ud800-\udfff]", str(cell)):
             raise ValueError(f"{place} is not in UTF-8, but perhaps in Latin-1: convert the file")
