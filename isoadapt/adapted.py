@@ -94,9 +94,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     head is chosen as follows. With None and without y, there is no head.
 
     - The adapter keeps its own ``head`` if the checkpoint has no head for the embeddings.
-    - Otherwise, it uses the checkpoint's head if y holds only label ids, or only names in its
-      ``id2label``, which are then what is predicted. An adapter that refits the head takes from it
-      only whether to fit a classifier or a regressor, so y may have other labels.
+    - Otherwise, it uses the checkpoint's head if y holds only ids or names of its classes, in a
+      spelling that :func:`load_checkpoint` understands and that is then predicted; without y, names
+      are. An adapter that refits the head takes from it only whether to fit a classifier or a
+      regressor, so y may have other labels.
     - Otherwise, a probe is fitted to y, either "logistic" or the one that ``head`` names, with a
       warning, because unknown labels may be a mistake.
 

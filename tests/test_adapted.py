@@ -38,7 +38,14 @@ from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.metrics import cumulative_explained_variance
 from isoadapt.metrics._report_text import PARTLY
 from isoadapt.model_selection import AdapterSearchCV
-from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model, save_pair
+from tests.tiny_models import (
+    WORDS,
+    logits_of,
+    make_model,
+    make_tokenizer,
+    save_model,
+    save_pair,
+)
 
 rng = np.random.default_rng(0)
 TEXTS = [" ".join(rng.choice(WORDS, size=rng.integers(2, 9))) for _ in range(60)]
@@ -204,13 +211,21 @@ class TestHeads:
             assert AdaptedEncoder(checkpoint, explicit).fit(TEXTS, y).score(TEXTS, y) > 0.6
 
 
-@pytest.fixture(scope="module", params=["own names", "fine-tuned on names"])
-def named(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
     """A folder, and its names by id."""
     folder, names = tmp_path_factory.mktemp("named"), ["positive", "negative", "Neutral"]
-    options = {"isoadapt_label_names": True} if "tuned" in request.param else {}
-    save_model(folder, id2label=dict(enumerate(names)), **options)
+    save_model(folder, id2label=dict(enumerate(names)))
     return folder, names
+
+
+SPELLINGS = {
+    "ids": lambda i, name: i,
+    "ids as strings": lambda i, name: str(i),
+    "LABEL_<id>": lambda i, name: f"LABEL_{i}",
+    "names": lambda i, name: name,
+    "another case": lambda i, name: name.upper(),
+}
 
 
 @pytest.mark.usefixtures("fixed_penalty")
@@ -230,6 +245,16 @@ class TestNames:
             assert by_name.score(TEXTS, y) == accuracy_score(y, by_name.predict(TEXTS))
         assert not [each for each in recwarn if "unknown" in str(each.message)]
 
+    @pytest.mark.parametrize("spelling", [None, *SPELLINGS])
+    def test_predictions_are_spelled_as_the_labels_of_the_fit(self, spelling, named):
+        """Without labels, they are the names, as in a pipeline of transformers."""
+        folder, names = named
+        labels = names if spelling is None else [SPELLINGS[spelling](i, names[i]) for i in range(3)]
+        model = AdaptedEncoder(folder, LogitPreservingWhitening())
+        model.fit(TEXTS, None if spelling is None else np.array(labels)[Y])
+        outputs = logits_of(make_model(id2label=dict(enumerate(names))), TEXTS)
+        assert model.predict(TEXTS).tolist() == [labels[i] for i in outputs.argmax(axis=1)]
+
     def test_labels_that_may_be_ids_or_names_and_those_that_are_neither_are_refused(self, tmp_path):
         folder = save_model(tmp_path / "stars", id2label={0: "1", 1: "2", 2: "3"}, num_labels=3)
         for fit in (
@@ -238,17 +263,17 @@ class TestNames:
                 TEXTS, np.array([1, 2, 1] * 99)[: len(TEXTS)]
             ),
         ):
-            with pytest.raises(ValueError, match=r"y holds \[1, 2\], which may be the ids"):
+            with pytest.raises(ValueError, match=r"y holds \[1, 2\], which may be ids"):
                 fit()
-        by_id = Whitening(head=load_checkpoint(folder)[1], head_training="frozen")
-        ones = np.arange(len(TEXTS)) % 2 + 1
-        assert AdaptedEncoder(folder, by_id).fit(TEXTS, ones).classes_.tolist() == [0, 1, 2]
-        assert load_checkpoint(folder, y=[0, 1])[1].classes_.tolist() == [0, 1, 2]
-        assert load_checkpoint(folder, y=["1", "2"])[1].classes_.tolist() == ["1", "2", "3"]
+        assert load_checkpoint(folder, y=["LABEL_1"])[1].classes_[1] == "LABEL_1"
         with pytest.raises(
             ValueError, match=r"unknown to the head: \['4'\]; it knows \['1', '2', '3'"
         ):
             load_checkpoint(folder, y=["1", "4"])
+
+    def test_one_unknown_class_is_told_with_what_the_head_knows(self, named):
+        with pytest.raises(ValueError, match=r"unknown to .*\['odd'\]; it knows .*'negative'"):
+            AdaptedEncoder(named[0], Whitening()).fit(TEXTS, ["odd"] * len(TEXTS))
 
     def test_of_matrices_and_in_searches(self, named):
         folder, names = named

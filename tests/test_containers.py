@@ -32,6 +32,17 @@ def without(values, row, value=None):
     return [*values[:row], value, *values[row + 1 :]]
 
 
+class Relation:
+    """What DuckDB gives: a table that NumPy and scikit-learn cannot read."""
+
+    def __init__(self, frame):
+        self.columns, self.shape, self.dtypes = [*frame.columns], frame.shape, ["FLOAT"] * 4
+        self.df = frame.copy
+
+    def __getitem__(self, name):
+        raise TypeError("a relation is indexed by one column name")
+
+
 DATASET = datasets.Dataset.from_dict({"id": range(40), "e": ROWS, "y": Y, "name": NAMES})
 TWICE = pa.table([V[:, 0], V[:, 1], V[:, 2], V[:, 3]], names=["a", "a", "b", "c"])
 
@@ -43,6 +54,7 @@ VECTORS = {
     "polars Array": pl.DataFrame({"e": list(V)}),
     "pyarrow fixed, cut": pa.concat_arrays([FIXED, FIXED])[40:],
     "pyarrow, columns of one name": TWICE,
+    "relation": Relation(pd.DataFrame(V, columns=list("abcd"))),
     "Dataset": DATASET.with_format("torch", columns=["e"]),
     "Dataset column": DATASET.select(range(39, -1, -1)).select(range(39, -1, -1))["e"],
 }
@@ -93,6 +105,8 @@ REFUSED = [
     (pd.DataFrame(TWO_COLUMNS), r"'id', 'e'.*X\['e'\]"),
     (DATASET.select_columns(["id", "e"]), r"'id', 'e'.*X\['e'\]"),
     (["a text"] * 40, "'a text'.*embed texts first"),
+    ([row.tobytes() for row in V], "as bytes by np.frombuffer"),
+    (pl.LazyFrame({"e": ROWS}), "collect a lazy one first"),
     (np.zeros((40, 5, 4)), "pool"),
     ({"e": ROWS}, "dict"),
     (dask.bag.from_sequence(ROWS), "Bag"),

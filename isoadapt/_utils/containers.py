@@ -19,8 +19,8 @@ from isoadapt._utils.messages import listed, reason, shown
 
 _PLAIN = "fiubc"  # kinds of dtypes that scikit-learn checks
 _EMBED = (
-    "embed texts first, by TransformerEncoder or in an AdaptedEncoder, and parse vectors that were "
-    "saved as text by json.loads"
+    "embed texts first, by TransformerEncoder or in an AdaptedEncoder, and read vectors that were "
+    "saved as text by json.loads, and as bytes by np.frombuffer"
 )
 _SEVERAL = "for several labels a row, pass the indicator matrix that MultiLabelBinarizer makes"
 _OF_NUMPY = (torch.float16, torch.float32, torch.float64)
@@ -143,7 +143,8 @@ def _of_table(X: Any, names: list[str], columns: list[Any], name: str) -> Any:
             f"{listed(vectors)} hold(s) vectors: choose one such column, {name}[{vectors[0]!r}]"
         )
     numbers = list(map(_numbers, arrays, places))
-    if hasattr(X, "dtypes") and not vectors:
+    named = hasattr(X, "iloc") or hasattr(X, "get_columns")  # which scikit-learn takes
+    if named and not vectors:
         return X
     return check_finite(numbers[0] if vectors else np.column_stack(numbers), name)
 
@@ -164,7 +165,7 @@ def _values(X: Any, name: str) -> NDArray[Any]:
     if not array.ndim:
         raise TypeError(
             f"{name} is a {type(X).__name__}, but rows are needed: pass a list, an array, a "
-            "tensor, a Series or a column of a table"
+            "tensor, a Series or a column of a table, and collect a lazy one first"
         )
     kinds = set(map(type, X)) if array.dtype.kind == "U" and isinstance(X, list) else set()
     if array.ndim == 1 and kinds - {str, np.str_}:  # NumPy has converted values

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from isoadapt._utils.containers import as_values
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import PAIR, explained_failure, to_device
+from isoadapt.encoders._class_labels import class_labels
 from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._pooling import MODES, Pooling
 from isoadapt.encoders._sentence import ACTIVATIONS, MODEL_FILE
@@ -25,7 +26,7 @@ _TOLERANCE = 1e-5  # relative to the largest entry
 def read_head(backbone: Backbone, y: ArrayLike | None = None) -> LinearHead:
     """Return the head of a classifier in float64.
 
-    Its classes are ids or the names in ``id2label``: those that `y` holds, if it holds either.
+    Its classes are spelled as in `y`, see ``class_labels``.
     """
     head, config = backbone.head, backbone.model.config
     if head is None:
@@ -39,38 +40,18 @@ def read_head(backbone: Backbone, y: ArrayLike | None = None) -> LinearHead:
         np.zeros(len(head.weight)) if values is None else values.detach().cpu().double().numpy()
         for values in (state.get(name, getattr(head, name)) for name in ("weight", "bias"))
     )
-    names: Any = [config.id2label.get(label) for label in range(len(coef))]
-    if not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
-        names = None
     if config.problem_type == "multi_label_classification":
-        default = names == [f"LABEL_{label}" for label in range(len(coef))]
-        return LinearHead(coef, intercept, None if default else names, multi_label=True)
+        return LinearHead(coef, intercept, class_labels(config, len(coef)), multi_label=True)
     one = config.num_labels == 1
     if config.problem_type == "regression" or (one and not applies_sigmoid(backbone)):
         return LinearHead(coef, intercept)
     if one:
         coef, intercept = (np.concatenate([-row, row]) / 2 for row in (coef, intercept))
-    own = LinearHead(coef, intercept, np.arange(len(coef)))
-    if names is None or len(names) < len(coef):
-        return own
-    other = LinearHead(coef, intercept, names)
-    if getattr(config, "isoadapt_label_names", False):  # isoadapt fine-tuned it on names
-        own, other = other, own
-    if y is None:
-        return own
     try:
-        values = np.ravel(as_values(y))
-        found = min((own, other), key=lambda head: len(head._unknown_labels(values)))
+        labels = None if y is None else np.ravel(as_values(y)).tolist()
     except (TypeError, ValueError):  # y does not hold labels, and an adapter may ignore it
-        return own
-    ids = [str(label) for label in range(len(names))]
-    if values.dtype.kind in "biu" and names != ids and {*values.astype(str)} <= {*names}:
-        raise ValueError(
-            f"y holds {np.unique(values).tolist()}, which may be the ids {ids} or, as numbers, the "
-            f"names {names} of the checkpoint's labels: pass names as str; for ids, give the "
-            "adapter the head of load_checkpoint(path), without y"
-        )
-    return found
+        labels = None
+    return LinearHead(coef, intercept, class_labels(config, len(coef), labels))
 
 
 def applies_sigmoid(backbone: Backbone) -> bool:

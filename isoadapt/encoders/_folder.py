@@ -246,6 +246,11 @@ def check_files(folder: Path, tokenizer_dir: Path) -> None:
         missing = "weights (*.safetensors; other formats can run code and are not read)"
     elif not _has_tokenizer(tokenizer_dir):
         missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"
+    elif isinstance(read_object(folder / "config.json").get("id2label"), list):
+        raise ValueError(
+            f"{folder}: id2label in config.json is a list of names, but must be an object with an "
+            'id for each, such as {"0": "negative", "1": "positive"}'
+        )
     else:
         return
     raise FileNotFoundError(

@@ -13,7 +13,7 @@ from isoadapt._utils.messages import listed, shown
 
 _ACCEPTED = (
     "pass a list, array, Series or column of str, or pairs: a list of 2-tuples of str, an array of "
-    "shape (n, 2) or a DataFrame of two columns of texts"
+    "shape (n, 2) or a DataFrame of two columns of texts; collect a lazy one first"
 )
 
 

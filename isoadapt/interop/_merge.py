@@ -17,6 +17,7 @@ from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
+from isoadapt.encoders._class_labels import class_labels
 from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
 from isoadapt.encoders._folder import base_folder, tokenizer_folder, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
@@ -220,27 +221,33 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
         )
     if head.classes_ is None:
         return head
-    rows = {label: row for row, label in enumerate(head.classes_.tolist())}
-    numbers = list(range(len(own.coef_)))  # two for one output with a sigmoid
-    names = [config.id2label.get(number) for number in numbers]
-    for labels in (numbers, names):
-        if set(labels) == set(rows) and len(labels) == len(rows):
-            order = [rows[label] for label in labels]
-            coef, intercept = head.coef_[order], head.intercept_[order]
-            kept = coef.shape == own.coef_.shape
-            if not kept or not np.allclose(coef, own.coef_, rtol=1e-3, atol=1e-6):
-                warn(
-                    "the adapter's head is not the checkpoint's, so that labels can differ from "
-                    "the checkpoint's; to keep them, fit the adapter with the checkpoint's head: "
-                    "load_checkpoint(model)[1], or isoadapt fit --model"
-                )
-            if config.num_labels < len(order):
-                coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
-            return LinearHead(coef, intercept)
-    raise ValueError(
-        f"the adapter's head has the classes {list(rows)}, the checkpoint {own._known()}: fit the "
-        "adapter on the checkpoint's labels"
-    )
+    given, kept = (_by_id(each, config) for each in (head, own))
+    if given is None or kept is None or len(head.coef_) != len(own.coef_):
+        raise ValueError(
+            f"the adapter's head has the classes {head._known()}, the checkpoint {own._known()}: "
+            "fit the adapter on the checkpoint's labels"
+        )
+    same = given.coef_.shape == kept.coef_.shape
+    if not same or not np.allclose(given.coef_, kept.coef_, rtol=1e-3, atol=1e-6):
+        warn(
+            "the adapter's head is not the checkpoint's, so that labels can differ from the "
+            "checkpoint's; to keep them, fit the adapter with the checkpoint's head: "
+            "load_checkpoint(model)[1], or isoadapt fit --model"
+        )
+    if config.num_labels < len(given.coef_):
+        coef, intercept = given.coef_, given.intercept_
+        return LinearHead(coef[1:] - coef[:1], intercept[1:] - intercept[:1])
+    return given
+
+
+def _by_id(head: LinearHead, config: Any) -> LinearHead | None:
+    """Return a classifier's outputs in the order of the checkpoint's ids, if it has its labels."""
+    classes = cast(Any, head.classes_).tolist()
+    labels = class_labels(config, len(classes), classes)
+    if {*labels} != {*classes}:
+        return None
+    order = [classes.index(label) for label in labels]
+    return LinearHead(head.coef_[order], head.intercept_[order])
 
 
 def logits_map(parts: Parts, model: Opened) -> Affine:

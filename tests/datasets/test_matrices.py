@@ -35,10 +35,10 @@ class TestNpy:
         ("name", "array", "message"),
         [
             ("X", np.zeros(4), r"float64 of shape \(4,\)"),
-            ("X", np.array([["a"]] * 4), "a matrix of numbers"),
+            ("X", np.array([["a"]] * 4), "not numbers of shape"),
             ("X", np.array([[1.0, np.nan]] * 4), "NaN or infinite"),
-            ("X", np.array([[Bomb()]] * 4), "not an array of numbers"),
-            ("y", np.zeros(3), r"shape \(3,\), but there are 4 rows"),
+            ("X", np.array([[Bomb()]] * 4), "holds no numbers or strings"),
+            ("y", np.zeros(3), r"shape \(3,\), not one .* of 4 rows"),
             ("y", np.array([1, 0, np.nan, 1]), "NaN .*first in row 2"),
         ],
     )

@@ -134,12 +134,11 @@ class TestLogits:
         close(merge_into_checkpoint(adapter, folder, tmp_path / "out"), expected)
 
 
-def save_named(folder, names, flag):
+def save_named(folder, names):
     """A checkpoint whose id2label holds these names, in this order."""
     model = make_model(num_labels=len(names), num_hidden_layers=1)
     model.config.id2label = dict(enumerate(names))
     model.config.label2id = {name: i for i, name in enumerate(names)}
-    model.config.isoadapt_label_names = flag
     return save_pair(model, make_tokenizer(), folder)
 
 
@@ -147,22 +146,26 @@ class TestLabels:
     """Rows of the merged head are in the checkpoint's order, whatever the adapter's is."""
 
     @pytest.mark.parametrize(
-        ("names", "flag"),
-        [(["not_equivalent", "equivalent"], True), (["good", "bad", "fair"], False)],
+        ("names", "labels"),
+        [
+            (["not_equivalent", "equivalent"], None),
+            (["good", "bad", "fair"], [0, 1, 2]),
+            (["3 stars", "1 star", "2 stars"], ["3", "1", "2"]),
+        ],
     )
-    def test_columns_stay_those_of_the_checkpoint(self, names, flag, tmp_path):
-        """With its own head, given or taken, whose weights are in the folder."""
-        folder = save_named(tmp_path / "named", names, flag)
-        encoder, head = load_checkpoint(folder)
-        assert head.classes_.tolist() == (sorted(names) if flag else list(range(len(names))))
+    def test_columns_stay_those_of_the_checkpoint(self, names, labels, tmp_path):
+        """With its own head, given or taken, in any spelling."""
+        folder = save_named(tmp_path / "named", names)
+        encoder, head = load_checkpoint(folder, y=labels)
+        labels = names if labels is None else labels
+        assert head.classes_.tolist() == sorted(labels)
         own = logits_of(folder)
-        predicted = np.array(names if flag else range(len(names)))[own.argmax(axis=1)]
+        predicted = np.array(labels)[own.argmax(axis=1)]
         np.testing.assert_array_equal(head.predict(one_by_one(encoder)), predicted)
-        named = LinearHead(head.coef_, head.intercept_, np.array(sorted(names)) if flag else names)
         adapter = Whitening(shrinkage=0.1).fit(blurred(encoder))
         stored = load_file(folder / "model.safetensors")
         expected = adapter.transform(one_by_one(encoder)) @ stored["classifier.weight"].numpy().T
-        for way, model in (("by name", make_pipeline(adapter, named)), ("own", adapter)):
+        for way, model in (("by name", make_pipeline(adapter, head)), ("own", adapter)):
             merge_into_checkpoint(model, folder, tmp_path / way)
             close(tmp_path / way, expected + stored["classifier.bias"].numpy())
             config = json.loads((tmp_path / way / "config.json").read_text())
@@ -171,7 +174,7 @@ class TestLabels:
 
     def test_a_probe_with_names(self, tmp_path):
         names = ["good", "bad", "fair"]
-        folder = save_named(tmp_path / "named", names, True)
+        folder = save_named(tmp_path / "named", names)
         encoder, _ = load_checkpoint(folder)
         adapter = Whitening(head="logistic", shrinkage=0.1)
         adapter.fit(blurred(encoder), np.array(names)[CLASSES])
