@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from isoadapt import __version__
-from isoadapt._utils.messages import reason
+from isoadapt._utils.files import ADAPTER, check_output_folder
+from isoadapt._utils.messages import choices, reason
 from isoadapt.adapters._registry import METHODS, NAMES
 from isoadapt.cli._options import (
     TABLE,
@@ -26,6 +27,8 @@ from isoadapt.cli._options import (
     Table,
     Text,
     WrongUsage,
+    check_exist,
+    check_teacher,
     columns,
 )
 from isoadapt.finetune._penalties import PENALTIES
@@ -60,6 +63,8 @@ def demo(
 
     isoadapt demo --train train.tsv --dev dev.tsv --checkpoint my-model --out out
     """
+    check_exist([train, dev], [checkpoint])
+
     from isoadapt.cli import _demo
 
     console = Console(as_json, quiet)
@@ -101,8 +106,6 @@ def audit(
 
     isoadapt audit my-model texts.tsv
     """
-    from isoadapt.cli import _audit
-
     rows = Source(Path(source), None, label, None, max_length, columns(text), separately)
     if not rows.is_matrix():
         if texts is None:
@@ -114,6 +117,10 @@ def audit(
     elif texts is not None or vectors != "auto":
         given = "--vectors" if texts is None else f"texts={str(texts)!r}"
         raise WrongUsage(f"{given} needs a checkpoint, but {source!r} is a matrix")
+    rows.check(with_labels=label is not None)
+
+    from isoadapt.cli import _audit
+
     _audit.audit(rows, layers, full, Console(as_json, quiet))
 
 
@@ -262,10 +269,15 @@ def finetune(
 
     isoadapt finetune --model my-base --train train.tsv --penalty istar
     """
-    from isoadapt.cli import _finetune
-
     rows = Source(train, model, label, max_length=max_length, text=columns(text))
     given = [*(settings or []), *([f"where={where}"] if where else [])]
+    if penalty is not None and penalty not in PENALTIES:
+        raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
+    rows.check()
+    check_output_folder(out, overwrite, name="--out")
+
+    from isoadapt.cli import _finetune
+
     _finetune.finetune(rows, dev, penalty, given, out, overwrite, Console(as_json, quiet))
 
 
@@ -317,13 +329,19 @@ def fit(
 
     isoadapt fit whitening --on train.tsv --model my-model --out my-adapter
     """
-    from isoadapt.cli import _fit
-
+    if name not in NAMES:
+        raise WrongUsage(f"{name!r} is not the name of an adapter; {choices(name, NAMES)}")
     source = Source(
         *(on[0], model, label, labels, max_length, columns(text), separately, tuple(on[1:])),
         teacher=teacher,
         pooling="auto" if teacher is None else "readout",
     )
+    check_teacher(name, source)
+    source.check()
+    check_output_folder(out, overwrite, content=ADAPTER, name="--out")
+
+    from isoadapt.cli import _fit
+
     _fit.fit(name, source, out, settings or [], overwrite, Console(as_json, quiet))
 
 
@@ -355,6 +373,8 @@ def transform(
 
     isoadapt transform my-adapter dev.tsv adapted.npy
     """
+    check_exist([folder, source], [model])
+
     from isoadapt.cli import _transform
 
     rows = Source(source, model, label, None, max_length, columns(text), separately)
@@ -401,6 +421,8 @@ def export(
 
     isoadapt export my-adapter --model my-model --out my-exported-model
     """
+    check_exist([folder, model], [])
+
     from isoadapt.cli import _export
 
     console = Console(as_json, quiet)
@@ -429,6 +451,8 @@ def check(
 
     isoadapt check my-exported-model
     """
+    check_exist([folder], [])
+
     from isoadapt.cli import _export
 
     if not _export.check(folder, trust_remote_code, Console(as_json, quiet)):

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isoadapt.cli._options import Console, Source, WrongUsage, each_alone, read_rows
-from isoadapt.datasets import load_table
+from isoadapt.cli._options import Console, Source, WrongUsage, read_rows, read_texts
 
 if TYPE_CHECKING:
     from isoadapt import TransformerEncoder
@@ -47,9 +46,7 @@ def _audit_texts(
     source: Source, layers: bool, full: bool, console: Console
 ) -> tuple[str, dict[str, Any]]:
     """Describe the embeddings of texts."""
-    rows, labels = load_table(source.path, text=source.text, label=source.label)
-    if source.separately:
-        rows = each_alone(rows, source.path)
+    rows, labels = read_texts(source, source.label is not None)
     if not layers:
         _check_number(rows, source)
 

@@ -2,17 +2,17 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isoadapt._utils.files import check_writable
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import choices
 from isoadapt.adapters._registry import METHODS, NAMES, VARIANTS
-from isoadapt.cli._options import Console, WrongUsage, labelled_texts
-from isoadapt.datasets import load_table
+from isoadapt.cli._options import Console, WrongUsage, check_exist, labelled_texts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Rows(NamedTuple):
@@ -22,7 +22,7 @@ class Rows(NamedTuple):
     test: Path | None
     pairs: Path | None
     foreign: Path | None
-    text: list[str] | None  # one column, or two of pairs; None finds them by name
+    text: tuple[str, ...] | None  # one column, or two of pairs; None finds them by name
     label: str | None  # None means "label"
     max_length: int | None
 
@@ -45,14 +45,15 @@ class Tables(NamedTuple):
     """What the tables hold, by the names of compare_adapters."""
 
     texts: dict[str, list[Any]]  # of "X", "X_test", "A", "B" and "foreign"
-    labels: dict[str, NDArray[Any]]  # of "y" and "y_test"
-    scores: NDArray[np.float64] | None  # of the pairs A, B
+    labels: "dict[str, NDArray[Any]]"  # of "y" and "y_test"
+    scores: "NDArray[np.float64] | None"  # of the pairs A, B
     files: list[str]  # name and digest of each table
 
 
 def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
     """Read the tables, embed the texts, compare the adapters, and print the comparison."""
     chosen = _check_usage(rows, adapters, options)
+    check_exist([rows.table, rows.test, rows.pairs, rows.foreign], [model, options.teacher])
     console = options.console
     out, page = (path and path.expanduser() for path in (options.out, options.page))
     with console.notes():
@@ -100,8 +101,10 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
 
 def _read(rows: Rows) -> Tables:
     """Read all tables."""
+    from isoadapt.datasets import load_table
+
     texts: dict[str, list[Any]] = {}
-    labels: dict[str, NDArray[Any]] = {}
+    labels: dict[str, Any] = {}
     scores = None
     for path, ending in ((rows.table, ""), (rows.test, "_test")):
         if path is not None:
@@ -120,8 +123,10 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "folder"
 
 
-def _pairs(path: Path) -> tuple[list[str], list[str], NDArray[np.float64]]:
+def _pairs(path: Path) -> "tuple[list[str], list[str], NDArray[np.float64]]":
     """Read the texts of both sides of the pairs of a table, and their scores."""
+    from isoadapt.datasets import load_table
+
     texts, scores = load_table(path)
     if scores is None or scores.dtype.kind not in "if" or not isinstance(texts[0], tuple):
         raise ValueError(
@@ -129,4 +134,4 @@ def _pairs(path: Path) -> tuple[list[str], list[str], NDArray[np.float64]]:
             "the similarity of the pair as a number"
         )
     first, second = ([str(pair[side]) for pair in texts] for side in (0, 1))
-    return first, second, scores.astype(np.float64)
+    return first, second, scores.astype(float)

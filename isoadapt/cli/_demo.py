@@ -67,7 +67,7 @@ class PairFigures(NamedTuple):
 def demo(
     train: Path | None,
     dev: Path | None,
-    text: list[str] | None,
+    text: tuple[str, ...] | None,
     label: str | None,
     checkpoint: str | None,
     out: Path,
@@ -142,7 +142,7 @@ def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
 def _read_tables(
     train: Path | None,
     dev: Path | None,
-    text: list[str] | None,
+    text: tuple[str, ...] | None,
     label: str | None,
     console: Console,
 ) -> tuple[Any, Any, Any, Any]:

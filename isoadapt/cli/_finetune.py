@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt import load_checkpoint
-from isoadapt._utils.files import check_output_folder
-from isoadapt._utils.messages import aligned_table, choices
-from isoadapt.cli._options import TITLES, Console, Source, WrongUsage, labelled_texts, read_settings
+from isoadapt._utils.messages import aligned_table
+from isoadapt.cli._options import TITLES, Console, Source, labelled_texts, read_settings
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._penalties import PENALTIES
 from isoadapt.metrics._points import main_figures
@@ -34,7 +33,6 @@ def finetune(
     options = _make_options(penalty, settings)
     judged = None
     with console.notes():
-        check_output_folder(out, overwrite, name="--out")
         texts, labels = labelled_texts(rows.path, rows.text, rows.label)
         if dev is not None:
             judged = labelled_texts(dev, rows.text, rows.label)
@@ -67,8 +65,6 @@ def _make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any
     """Make the loss from its name, and separate its parameters from those of training."""
     if penalty is None:
         return read_settings(settings, _TRAINING, "training without --penalty")
-    if penalty not in PENALTIES:
-        raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
     method = PENALTIES[penalty]
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")

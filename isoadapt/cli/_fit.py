@@ -13,10 +13,9 @@ from sklearn.utils import _safe_indexing
 
 from isoadapt import LogitPreservingWhitening, TransformerEncoder
 from isoadapt._utils.copies import copy_hashes
-from isoadapt._utils.files import ADAPTER, check_output_folder
-from isoadapt._utils.messages import aligned_table, choices
+from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._registry import ADAPTERS, NAMES, NEED_TEACHER
+from isoadapt.adapters._registry import ADAPTERS, NAMES
 from isoadapt.cli._options import (
     TITLES,
     Console,
@@ -47,10 +46,8 @@ def fit(
 ) -> None:
     """Fit and save an adapter, and print the figures before and after."""
     adapter = _make_adapter(name, settings)
-    _check_teacher(name, source)
     sets_head = any(setting.partition("=")[0].strip() == "head" for setting in settings)
     with console.notes():
-        check_output_folder(out, overwrite, content=ADAPTER, name="--out")
         X, y = read_rows(source, verbose=console.verbose)
         if source.model is not None and not sets_head:
             encoder = TransformerEncoder(source.model, pooling=source.pooling)
@@ -78,8 +75,6 @@ def fit(
 
 def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
     """Make an adapter from its name and its parameters as strings."""
-    if name not in NAMES:
-        raise WrongUsage(f"{name!r} is not the name of an adapter; {choices(name, NAMES)}")
     cls = ADAPTERS[NAMES[name]]
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     try:
@@ -99,24 +94,6 @@ def _model_to_record(source: Source) -> Any:
     if source.is_matrix():
         return model
     return TransformerEncoder(model, pooling=source.pooling, max_length=source.max_length)
-
-
-def _check_teacher(name: str, source: Source) -> None:
-    """Raise WrongUsage unless a method that needs a teacher has one, and texts for it."""
-    if name in NEED_TEACHER:
-        if source.teacher is None or source.model is None:
-            raise WrongUsage(
-                f"{name} needs --model, the classifier that encodes the texts, and --teacher, the "
-                "encoder whose vectors it learns"
-            )
-        if source.is_matrix():
-            raise WrongUsage(
-                f"{name} is fitted to texts here, but {str(source.path)!r} is a matrix: name a "
-                "file of texts, or fit TeacherReadout in Python"
-            )
-    elif source.teacher is not None or source.more:
-        given = "--teacher is" if source.teacher is not None else "several files after --on are"
-        raise WrongUsage(f"{given} for {', '.join(NEED_TEACHER)}, not for {name}")
 
 
 def _ask_for_labels(adapter: BaseAdapter, source: Source) -> str:

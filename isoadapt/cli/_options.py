@@ -7,13 +7,16 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
+
+from isoadapt.adapters._registry import NEED_TEACHER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +67,7 @@ class Source(NamedTuple):
     label: str | None = None  # a column; None means "label" if there is one
     labels: Path | None = None  # a file with the labels of a .npy matrix
     max_length: int | None = None
-    text: list[str] | None = None  # one column, or two of pairs; None finds them by name
+    text: tuple[str, ...] | None = None  # one column, or two of pairs; None finds them by name
     separately: bool = False  # whether the texts of two columns are embedded each alone
     more: tuple[Path, ...] = ()  # further files of texts
     teacher: str | None = None  # the encoder whose vectors take the place of labels
@@ -75,10 +78,45 @@ class Source(NamedTuple):
         suffix = self.path.suffix.lower()
         return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
 
+    def check(self, *, with_labels: bool = True) -> None:
+        """Read the texts, and look for the other files, before torch is imported."""
+        check_exist([self.path, *self.more, self.labels], [self.model, self.teacher])
+        if not self.is_matrix():
+            read_texts(self, with_labels)
 
-def columns(text: str | None) -> list[str] | None:
+
+def check_exist(files: Iterable[Path | None], models: Iterable[str | None]) -> None:
+    """Raise FileNotFoundError for a file, or a model that is no name on the Hub, that is absent."""
+    for path in files:
+        if path is not None and not path.expanduser().exists():
+            raise FileNotFoundError(f"{str(path)!r} does not exist")
+    for model in models:
+        is_path = model is not None and (model[:1] in ("/", ".", "~") or model.count("/") > 1)
+        if model is not None and is_path and not Path(model).expanduser().is_dir():
+            raise FileNotFoundError(f"the model {model!r} is not a folder")
+
+
+def check_teacher(name: str, source: Source) -> None:
+    """Raise WrongUsage unless a method that needs a teacher has one, and texts for it."""
+    if name in NEED_TEACHER:
+        if source.teacher is None or source.model is None:
+            raise WrongUsage(
+                f"{name} needs --model, the classifier that encodes the texts, and --teacher, the "
+                "encoder whose vectors it learns"
+            )
+        if source.is_matrix():
+            raise WrongUsage(
+                f"{name} is fitted to texts here, but {str(source.path)!r} is a matrix: name a "
+                "file of texts, or fit TeacherReadout in Python"
+            )
+    elif source.teacher is not None or source.more:
+        given = "--teacher is" if source.teacher is not None else "several files after --on are"
+        raise WrongUsage(f"{given} for {', '.join(NEED_TEACHER)}, not for {name}")
+
+
+def columns(text: str | None) -> tuple[str, ...] | None:
     """Split the value of ``--text`` into column names."""
-    return None if text is None else text.split(",")
+    return None if text is None else tuple(text.split(","))
 
 
 class WrongUsage(ValueError):
@@ -185,10 +223,6 @@ def read_rows(
     Without `with_labels`, and of texts that are embedded each alone, labels are not read. With a
     teacher, y holds its vectors of the texts (n, d_t).
     """
-    from isoadapt import TransformerEncoder
-    from isoadapt.datasets._matrices import load_matrix
-
-    label = source.label or "label"
     if source.is_matrix():
         if source.separately:
             raise WrongUsage(
@@ -197,25 +231,24 @@ def read_rows(
             )
         if source.label is not None and source.path.suffix.lower() == ".npy":
             raise WrongUsage(
-                f"--label {label}: a .npy matrix has no columns. Use Parquet, or fit --labels y.npy"
+                f"--label {source.label}: a .npy matrix has no columns. Use Parquet, or fit "
+                "--labels y.npy"
             )
+
+        from isoadapt.datasets._matrices import load_matrix
+
         return load_matrix(
             source.path,
-            label=label,
+            label=source.label or "label",
             labels=source.labels,
             features=source.text or features,
             with_labels=with_labels,
             mapped=mapped,
         )
-    if source.labels is not None:
-        raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
-    if source.model is None:
-        raise WrongUsage(
-            f"{str(source.path)!r} is read as a table of texts, which needs --model, the "
-            "checkpoint that embeds them (the name of a matrix ends in .npy or .parquet)"
-        )
-    needed = with_labels and not source.separately and source.teacher is None
-    texts, y = _read_texts(source, label if needed else source.label)
+    texts, y = read_texts(source, with_labels)
+
+    from isoadapt import TransformerEncoder
+
     encoder = TransformerEncoder(
         source.model, pooling=source.pooling, max_length=source.max_length, verbose=verbose
     )
@@ -224,11 +257,22 @@ def read_rows(
     return encoder.transform(texts), y
 
 
-def _read_texts(source: Source, label: str | None) -> tuple[list[Any], "NDArray[Any] | None"]:
-    """Return the texts of all files, and the labels if there is one file."""
+@cache
+def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[Any] | None"]:
+    """Return the texts of all files, and the labels if there is one file; they are read once."""
+    if source.labels is not None:
+        raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
+    if source.model is None:
+        raise WrongUsage(
+            f"{str(source.path)!r} is read as a table of texts, which needs --model, the "
+            "checkpoint that embeds them (the name of a matrix ends in .npy or .parquet)"
+        )
+
     from isoadapt.datasets import load_table
     from isoadapt.datasets._tables import table_suffix
 
+    needed = with_labels and not source.separately and source.teacher is None
+    label = source.label or ("label" if needed else None)
     texts: list[Any] = []
     for path in (source.path, *source.more):
         if source.more and table_suffix(path) == ".txt":  # has no columns
@@ -240,8 +284,9 @@ def _read_texts(source: Source, label: str | None) -> tuple[list[Any], "NDArray[
     return texts, None if source.more or source.separately else y
 
 
+@cache
 def labelled_texts(
-    path: Path, text: list[str] | None, label: str | None
+    path: Path, text: tuple[str, ...] | None, label: str | None
 ) -> tuple[Any, "NDArray[Any]"]:
     """Read a table whose labels are needed; `label` names their column, None means "label"."""
     from isoadapt.datasets import load_table

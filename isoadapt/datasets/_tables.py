@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from numbers import Number
 from pathlib import Path
@@ -30,7 +30,7 @@ Texts = list[str] | list[tuple[str, str]]
 def load_table(
     path: str | os.PathLike[str],
     *,
-    text: str | tuple[str, str] | list[str] | None = None,
+    text: str | Sequence[str] | None = None,
     label: str | None = "label",
 ) -> tuple[Texts, NDArray[Any] | None]:
     """Read texts and labels from a TSV or CSV file with a header line, or a JSONL or Parquet file.
