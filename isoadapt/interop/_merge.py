@@ -14,7 +14,6 @@ from isoadapt._utils.files import CHECKPOINT, TOKENIZER_FILES, atomic_folder, ch
 from isoadapt._utils.messages import warn
 from isoadapt._utils.state import own_state
 from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
@@ -25,12 +24,7 @@ from isoadapt.encoders._opened import Opened
 from isoadapt.heads import LinearHead
 from isoadapt.interop._loaders import CLASSIFIER, check_written, own_length
 from isoadapt.interop._pipeline import Parts, take_apart
-from isoadapt.interop._reference import (
-    SERVE,
-    Reference,
-    check_vectors,
-    encoder_reference,
-)
+from isoadapt.interop._reference import SERVE, Reference, check_vectors, encoder_reference
 
 _SENTENCE = re.compile(
     r"(modules|sentence_[\w-]+_config|config_sentence_transformers)\.json"
@@ -266,12 +260,10 @@ def is_unchanged(logits: Affine, own: Affine) -> bool:
 
 def with_head(backbone: Backbone, logits: Affine) -> Any:
     """Return a shallow copy of the model with the logits of a map of the head's input."""
-    old = cast(torch.nn.Linear, backbone.head)
-    new = eval_copy(old)
-    new.weight = _parameter(logits.matrix)
-    if new.bias is not None:
-        new.bias = _parameter(logits.offset)
-    elif not np.allclose(logits.offset, 0):
+    old, new = cast(torch.nn.Linear, backbone.head), as_linear(logits)
+    if old.bias is None:
+        new.bias = None
+    if old.bias is None and not np.allclose(logits.offset, 0):
         raise ValueError(
             f"the head of {type(backbone.model).__name__} has no bias, but this adapter needs one "
             f"(largest entry {np.abs(logits.offset).max():.3g}): export an adapter that leaves the "
@@ -289,8 +281,13 @@ def copied(backbone: Backbone, replace: dict[torch.nn.Module, torch.nn.Module]) 
     return network
 
 
-def _parameter(values: Floats) -> torch.nn.Parameter:
-    return torch.nn.Parameter(torch.tensor(values, dtype=torch.float32), requires_grad=False)
+def as_linear(map_: Affine) -> torch.nn.Linear:
+    """Return an affine map as a layer in float32."""
+    layer = torch.nn.Linear(map_.matrix.shape[1], map_.n_features_out, device="meta")
+    for name, values in (("weight", map_.matrix), ("bias", map_.offset)):
+        tensor = torch.tensor(values, dtype=torch.float32)
+        setattr(layer, name, torch.nn.Parameter(tensor, requires_grad=False))
+    return layer
 
 
 def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) -> None:
