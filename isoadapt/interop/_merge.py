@@ -130,10 +130,10 @@ def merge_into_checkpoint(
     logits = logits_map(parts, model)
     if is_unchanged(logits, own_logits(model, map_.matrix.shape[1])):
         raise ValueError(
-            f"{' '.join(repr(parts.adapters[-1][1]).split())} leaves the logits of the checkpoint "
-            "as they are, so that a merge would write its old weights and repair nothing: what it "
-            "repairs are the vectors, which isoadapt.interop.to_sentence_transformer writes beside "
-            "the same classifier (isoadapt export without --merge)"
+            f"{type(parts.adapters[-1][1]).__name__} leaves the logits of the checkpoint as they "
+            "are, so a merge would write the old weights and repair nothing. What it repairs are "
+            "the vectors: isoadapt.interop.to_sentence_transformer, or export_onnx, writes them "
+            "beside the same classifier (on the command line, isoadapt export without --merge)"
         )
     check_source(parts, encoder)
     network = with_head(model.backbone, logits)
