@@ -281,9 +281,13 @@ def test_it_is_saved_and_merged_with_its_labels(folder, split, checkpoint, tmp_p
     turned = LinearHead(head.coef_[order], head.intercept_[order], names, multi_label=True)
     adapter = LogitPreservingWhitening(turned).fit(X)
     loaded = load_adapter(save_adapter(adapter, tmp_path / "a", base_model=encoder))
-    assert "multi-label classifier with 3 labels" in (tmp_path / "a" / "README.md").read_text()
-    out = merge_into_checkpoint(make_pipeline(encoder, loaded), folder, tmp_path / "out")
-    np.testing.assert_allclose(own_logits(out), own_logits(folder), atol=1e-4)
+    assert "multi_label=True" in (tmp_path / "a" / "README.md").read_text()
+    with pytest.raises(ValueError, match="repair nothing"):
+        merge_into_checkpoint(make_pipeline(encoder, loaded), folder, tmp_path / "out")
+    bare = Whitening(shrinkage=0.5).fit(X)
+    out = merge_into_checkpoint(make_pipeline(encoder, bare, turned), folder, tmp_path / "out")
+    expected = head.outputs(bare.transform(encoder.transform(TEXTS)))
+    np.testing.assert_allclose(own_logits(out), expected, atol=1e-4)
     own, merged = (json.loads((path / "config.json").read_text()) for path in (folder, out))
     assert merged["problem_type"] == "multi_label_classification"
     assert merged["id2label"] == own["id2label"]

@@ -14,7 +14,6 @@ from isoadapt._utils.files import CHECKPOINT, TOKENIZER_FILES, atomic_folder, ch
 from isoadapt._utils.messages import warn
 from isoadapt._utils.state import own_state
 from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._class_labels import class_labels
@@ -26,12 +25,7 @@ from isoadapt.encoders._opened import Opened
 from isoadapt.heads import LinearHead
 from isoadapt.interop._loaders import CLASSIFIER, check_written, own_length
 from isoadapt.interop._pipeline import Parts, take_apart
-from isoadapt.interop._reference import (
-    SERVE,
-    Reference,
-    check_vectors,
-    encoder_reference,
-)
+from isoadapt.interop._reference import SERVE, Reference, check_vectors, encoder_reference
 
 _SENTENCE = re.compile(
     r"(modules|sentence_[\w-]+_config|config_sentence_transformers)\.json"
@@ -141,10 +135,10 @@ def merge_into_checkpoint(
     logits = logits_map(parts, model)
     if is_unchanged(logits, own_logits(model, map_.matrix.shape[1])):
         raise ValueError(
-            f"{' '.join(repr(parts.adapters[-1][1]).split())} leaves the logits of the checkpoint "
-            "as they are, so that a merge would write its old weights and repair nothing: what it "
-            "repairs are the vectors, which isoadapt.interop.to_sentence_transformer writes beside "
-            "the same classifier (isoadapt export without --merge)"
+            f"{type(parts.adapters[-1][1]).__name__} leaves the logits of the checkpoint as they "
+            "are, so a merge would write the old weights and repair nothing. What it repairs are "
+            "the vectors: isoadapt.interop.to_sentence_transformer, or export_onnx, writes them "
+            "beside the same classifier (on the command line, isoadapt export without --merge)"
         )
     check_source(parts, encoder)
     network = with_head(model.backbone, logits)
@@ -278,12 +272,10 @@ def is_unchanged(logits: Affine, own: Affine) -> bool:
 
 def with_head(backbone: Backbone, logits: Affine) -> Any:
     """Return a shallow copy of the model with the logits of a map of the head's input."""
-    old = cast(torch.nn.Linear, backbone.head)
-    new = eval_copy(old)
-    new.weight = _parameter(logits.matrix)
-    if new.bias is not None:
-        new.bias = _parameter(logits.offset)
-    elif not np.allclose(logits.offset, 0):
+    old, new = cast(torch.nn.Linear, backbone.head), as_linear(logits)
+    if old.bias is None:
+        new.bias = None
+    if old.bias is None and not np.allclose(logits.offset, 0):
         raise ValueError(
             f"the head of {type(backbone.model).__name__} has no bias, but this adapter needs one "
             f"(largest entry {np.abs(logits.offset).max():.3g}): export an adapter that leaves the "
@@ -301,8 +293,13 @@ def copied(backbone: Backbone, replace: dict[torch.nn.Module, torch.nn.Module]) 
     return network
 
 
-def _parameter(values: Floats) -> torch.nn.Parameter:
-    return torch.nn.Parameter(torch.tensor(values, dtype=torch.float32), requires_grad=False)
+def as_linear(map_: Affine) -> torch.nn.Linear:
+    """Return an affine map as a layer in float32."""
+    layer = torch.nn.Linear(map_.matrix.shape[1], map_.n_features_out, device="meta")
+    for name, values in (("weight", map_.matrix), ("bias", map_.offset)):
+        tensor = torch.tensor(values, dtype=torch.float32)
+        setattr(layer, name, torch.nn.Parameter(tensor, requires_grad=False))
+    return layer
 
 
 def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) -> None:

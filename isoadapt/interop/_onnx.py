@@ -22,7 +22,7 @@ from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
 from isoadapt.interop._graph import export_graph
 from isoadapt.interop._loaders import LOGITS, VECTORS, check_written
-from isoadapt.interop._merge import check_source, own_logits, reordered
+from isoadapt.interop._merge import as_linear, check_source, own_logits, reordered
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._reference import encoder_reference, precise
 from isoadapt.interop._sentence_files import write_json
@@ -183,27 +183,15 @@ class _Readout(nn.Module):
         # Around a centre, because float32 rounds the vectors of a narrow cone too coarsely.
         centre = centre.astype(np.float32).astype(np.float64)
         offset = vectors(centre[None])[0]
-        self.normalize, self.adapter = normalize, _linear(Affine(vectors.matrix, offset))
-        self.register_buffer("centre", _tensor(centre))
-        self.head = None if logits is None else _linear(logits)
+        self.normalize, self.adapter = normalize, as_linear(Affine(vectors.matrix, offset))
+        self.register_buffer("centre", torch.tensor(centre, dtype=torch.float32))
+        self.head = None if logits is None else as_linear(logits)
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, ...]:
         adapted = self.adapter(vectors - self.centre)
         if self.normalize:
             adapted = nn.functional.normalize(adapted, dim=1)
         return (adapted,) if self.head is None else (adapted, self.head(vectors))
-
-
-def _linear(map_: Affine) -> nn.Linear:
-    """Return an affine map as a layer in float32."""
-    layer = nn.Linear(map_.matrix.shape[1], map_.n_features_out, device="meta")
-    layer.weight = nn.Parameter(_tensor(map_.matrix), requires_grad=False)
-    layer.bias = nn.Parameter(_tensor(map_.offset), requires_grad=False)
-    return layer
-
-
-def _tensor(values: Floats) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32)
 
 
 def _write_tokenizer(folder: Path, opened: Opened, pads: bool) -> None:

@@ -32,11 +32,6 @@ class Parts(NamedTuple):
         return compose(_affine(adapter) for _, adapter in self.adapters)
 
     @property
-    def width_out(self) -> int:
-        """The number of columns of the adapted embeddings."""
-        return self.adapters[-1][1].map_.n_features_out
-
-    @property
     def recorded(self) -> Reference | None:
         """The reference of the encoder that the adapter was fitted with, if it was saved."""
         return vars(self.first()).get(RECORD)

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from isoadapt.adapters import Affine
 from isoadapt.encoders._pooling import Columns, Normalize, Pooling, width_after
 from isoadapt.encoders._sentence import MODE_OF_KEY, MODEL_FILE
 
@@ -47,12 +46,6 @@ def pooling_modules(pooling: Pooling, width: int) -> Iterator[Module]:
         elif isinstance(layer, Columns):
             yield _dense(torch.eye(width_after(layer, columns), columns), None, nn.Identity())
         columns = width_after(layer, columns)
-
-
-def affine_module(map_: Affine) -> Module:
-    """Return the module of an affine map, in float32."""
-    weight = torch.tensor(map_.matrix, dtype=torch.float32)
-    return _dense(weight, torch.tensor(map_.offset, dtype=torch.float32), nn.Identity())
 
 
 def _dense(weight: Tensor, bias: Tensor | None, activation: nn.Module) -> Module:

@@ -1,10 +1,12 @@
 """Export of an adapter and its encoder as one folder for transformers and sentence-transformers."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from torch import nn
 
 from isoadapt._utils.files import CHECKPOINT, atomic_folder
 from isoadapt._utils.imports import import_optional
@@ -18,11 +20,12 @@ from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling
+from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Normalize
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.interop._card import sentence_card
 from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
 from isoadapt.interop._merge import (
+    as_linear,
     check_folders,
     check_source,
     copied,
@@ -34,14 +37,9 @@ from isoadapt.interop._merge import (
     with_head,
 )
 from isoadapt.interop._pipeline import Parts, take_apart
-from isoadapt.interop._reference import (
-    SERVE,
-    encoder_reference,
-    precise,
-)
+from isoadapt.interop._reference import SERVE, encoder_reference, precise
 from isoadapt.interop._sentence_files import (
     Module,
-    affine_module,
     pooling_modules,
     write_json,
     write_modules,
@@ -240,19 +238,20 @@ def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
     backbone, pooling = model.backbone, model.pooling
     width, config = backbone.hidden_size, backbone.model.config
+    reads_encoder = bool(encoder_class(config.model_type)) or not config.is_encoder_decoder
+    other = "fit the adapter to vectors with pooling='mean', or " if reads_encoder else ""
     try:
-        alone = not pooling.is_head_input and encoder_class(config.model_type)
-        if config.is_encoder_decoder and not alone:
+        if config.is_encoder_decoder and (pooling.is_head_input or not reads_encoder):
             raise ValueError("the decoder follows the encoder")
         if pooling.is_head_input:
             pooling, width = head_path(backbone)
-        before = list(pooling_modules(pooling, width))
+        adapt = nn.Identity(), as_linear(map_), nn.Identity(), *[Normalize()] * normalize
+        return list(pooling_modules(replace(pooling, steps=(*pooling.steps, *adapt)), width))
     except ValueError as error:
         raise ValueError(
             f"sentence-transformers cannot compute the {model.describe()} of "
-            f"{type(backbone.model).__name__}: {error}; try pooling='mean', or {SERVE}"
+            f"{type(backbone.model).__name__}: {error}; {other}{SERVE}"
         ) from error
-    return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 
 
 def _write_transformer(folder: Path, network: Any, model: Opened) -> None:

@@ -7,7 +7,7 @@ import pytest
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-from isoadapt import AdaptedEncoder, IsotropyLayer, LogitPreservingWhitening, load_checkpoint
+from isoadapt import AdaptedEncoder, IsotropyLayer, Whitening, load_checkpoint
 from isoadapt.encoders import TransformerEncoder, layer_report
 from isoadapt.interop import merge_into_checkpoint, to_sentence_transformer
 from tests.encoders.changes import edit
@@ -122,8 +122,9 @@ class TestCrossEncoders:
         encoder, head = load_checkpoint(folder, pooling="readout")
         X = encoder.transform(PAIRS)[:, : head.n_features_in_]
         np.testing.assert_allclose(head.predict_proba(X)[:, 1], expected, atol=1e-5)
-        model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(PAIRS)
+        model = AdaptedEncoder(folder, Whitening(shrinkage=0.5)).fit(PAIRS)
         merge_into_checkpoint(model, folder, tmp_path / "merged")
+        expected = head.predict_proba(model.transform(PAIRS))[:, 1]
         np.testing.assert_allclose(predict(tmp_path / "merged", PAIRS), expected, atol=1e-5)
         edit(folder, BERT_CONFIG, do_lower_case=True)
         with pytest.raises(ValueError, match="CrossEncoder with modules or settings"):

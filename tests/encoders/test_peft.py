@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import LogitPreservingWhitening, TransformerEncoder, load_checkpoint
+from isoadapt import TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.interop import merge_into_checkpoint
 from tests.encoders.changes import change_weights, copied as copy_folder, edit
@@ -140,12 +140,14 @@ def test_new_weights_of_either_give_new_vectors(changed, cached, copied, tmp_pat
 def test_it_is_merged_into_a_plain_checkpoint(lora, tmp_path):
     _, folder, model = lora
     encoder, head = load_checkpoint(folder)
-    adapter = LogitPreservingWhitening(head).fit(encoder.transform(TEXTS))
+    adapter = Whitening(shrinkage=0.5).fit(encoder.transform(TEXTS))
     out = merge_into_checkpoint(make_pipeline(encoder, adapter), folder, tmp_path / "out")
     assert not (out / CONFIG).exists()
-    plain, same = load_checkpoint(out)
-    found = same.outputs(plain.transform(TEXTS[:2]))
-    np.testing.assert_allclose(found, logits_of(model, TEXTS[:2]), atol=1e-4)
+    plain, merged = load_checkpoint(out)
+    found = plain.transform(TEXTS[:2])
+    np.testing.assert_allclose(head.outputs(found), logits_of(model, TEXTS[:2]), atol=1e-4)
+    expected = head.outputs(adapter.transform(found))
+    np.testing.assert_allclose(merged.outputs(found), expected, atol=1e-4)
 
 
 def test_the_tokenizer_of_the_adapter_is_preferred_to_that_of_the_base(copied):

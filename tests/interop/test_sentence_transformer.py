@@ -281,7 +281,7 @@ def test_what_cannot_be_exported_is_named(source, bare, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("architecture", "options", "match"),
     [
-        ("bart", {}, "head_input.* of Bart.*: the decoder follows the encoder; try"),
+        ("bart", {}, "head_input.* of Bart.*: the decoder follows the encoder; serve it with"),
         ("modernbert", {"norm_eps": 1e-3}, "eps=0.001"),
         ("fnet", {}, "cosines .* differ"),
     ],
