@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from isoadapt._utils.containers import as_array
 
 _DIFFERENT = 0.8  # share of different rows from which on the other rows are taken as copies
-_DIGITS = 12  # binary digits of the usual size of a row's entries that copies have in common
 _SAMPLED = 31  # entries of a row whose median gives their usual size
 _BLOCK = 2**20  # entries that are converted to float64 at a time
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
@@ -32,7 +31,7 @@ def copy_hashes(X: ArrayLike, pivot: Any = None) -> NDArray[np.uint64]:
         few = block[:, some] - np.median(block[:, some], axis=1, keepdims=True)
         unit = np.median(np.abs(few), axis=1, keepdims=True)  # few large columns do not matter
         unit = np.where(unit > 0, unit, block.std(axis=1, keepdims=True))
-        unit = 2.0 ** (np.frexp(unit)[1] - _DIGITS)
+        unit = 2.0 ** (np.frexp(unit)[1] - 12)
         hashes.append(row_hashes(np.round(block @ directions / unit) * unit))
     return np.concatenate(hashes)
 

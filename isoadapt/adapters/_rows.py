@@ -68,9 +68,8 @@ def check_spread(moments: Moments, scaled: bool = False) -> None:
     lost = dead_dimensions(variances) & ~is_rounding(variances.sqrt(), moments.mean.abs())
     if lost.any() and not scaled:
         warn(
-            f"columns {listed(np.flatnonzero(lost).tolist())} of X count as constant, because they "
-            f"have at most 1e-12 of the variance of all; column {int(variances.argmax())} has the "
-            "most: standardise X first, for example with scikit-learn's StandardScaler"
+            f"columns {listed(np.flatnonzero(lost).tolist())} of X count as constant beside column "
+            f"{int(variances.argmax())}, with at most 1e-12 of the variance of all: standardise X"
         )
 
 

@@ -107,8 +107,7 @@ def gather(
         )
     if moments.count < min_samples:
         raise ValueError(
-            f"X has {moments.count:g} row(s) in all its chunks together, "
-            f"while a minimum of {min_samples} is required"
+            f"X has {moments.count:g} row(s) in all chunks, but at least {min_samples} are required"
         )
     if not bool(torch.isfinite(moments.scatter).all()):
         raise ValueError(

@@ -101,10 +101,7 @@ class _Search(NamedTuple):
         return (scores >= last - 2 * self.rounding(row, scores.dtype)).nonzero()[:, 1][None]
 
     def nearest(self, rows: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances and indices (b, k) of the nearest candidates, by distance, then by index.
-
-        Distances that only rounding parts are equal.
-        """
+        """Distances and indices (b, k) of the nearest, by distance up to rounding, then index."""
         found = found.sort(dim=1).values
         size = max(1, _GATHERED // (found.shape[1] * self.points.shape[1]))
         parts = zip(self.queries[rows].split(size), found.split(size), strict=True)
