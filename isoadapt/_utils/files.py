@@ -151,8 +151,9 @@ def _check_replaceable(folder: Path, overwrite: bool, content: str, shown: str) 
         )
     if foreign := sorted(names - _listed(folder, content)):
         raise FileExistsError(
-            f"{shown} is not replaced: no {MARKER} says that {listed(foreign, 3)} are part of "
-            f"{content} that isoadapt wrote; move or delete them, or choose another folder"
+            f"{shown} is not replaced, because it holds files that are not part of {content} that "
+            f"isoadapt listed in {MARKER}: {listed(foreign, 3)}; move or delete them, or choose "
+            "another folder"
         )
 
 
