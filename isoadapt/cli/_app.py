@@ -30,6 +30,7 @@ from isoadapt.cli._options import (
     check_exist,
     check_teacher,
     columns,
+    labelled_texts,
 )
 from isoadapt.finetune._penalties import PENALTIES
 
@@ -63,6 +64,10 @@ def demo(
 
     isoadapt demo --train train.tsv --dev dev.tsv --checkpoint my-model --out out
     """
+    if (train is None) != (dev is None):
+        raise WrongUsage("--train and --dev must be given together")
+    if train is None and (text or label):
+        raise WrongUsage("--text and --label name columns of tables: give --train and --dev too")
     check_exist([train, dev], [checkpoint])
 
     from isoadapt.cli import _demo
@@ -117,7 +122,7 @@ def audit(
     elif texts is not None or vectors != "auto":
         given = "--vectors" if texts is None else f"texts={str(texts)!r}"
         raise WrongUsage(f"{given} needs a checkpoint, but {source!r} is a matrix")
-    rows.check(with_labels=label is not None)
+    rows = rows.checked(with_labels=label is not None)
 
     from isoadapt.cli import _audit
 
@@ -273,7 +278,8 @@ def finetune(
     given = [*(settings or []), *([f"where={where}"] if where else [])]
     if penalty is not None and penalty not in PENALTIES:
         raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
-    rows.check()
+    check_exist([train, dev], [model])
+    rows = rows._replace(table=labelled_texts(train, rows.text, label))
     check_output_folder(out, overwrite, name="--out")
 
     from isoadapt.cli import _finetune
@@ -337,7 +343,7 @@ def fit(
         pooling="auto" if teacher is None else "readout",
     )
     check_teacher(name, source)
-    source.check()
+    source = source.checked()
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
 
     from isoadapt.cli import _fit

@@ -1,11 +1,11 @@
 """Implementation of ``isoadapt audit``."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from isoadapt.cli._options import Console, Source, WrongUsage, read_rows, read_texts
+from isoadapt.cli._options import Console, Source, WrongUsage, read_rows
 
 if TYPE_CHECKING:
     from isoadapt import TransformerEncoder
@@ -46,7 +46,7 @@ def _audit_texts(
     source: Source, layers: bool, full: bool, console: Console
 ) -> tuple[str, dict[str, Any]]:
     """Describe the embeddings of texts."""
-    rows, labels = read_texts(source, source.label is not None)
+    rows, labels = cast(Any, source.table)
     if not layers:
         _check_number(rows, source)
 

@@ -24,7 +24,7 @@ from isoadapt._utils.files import atomic_path, check_output_folder, check_writab
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._registry import installed_variants
-from isoadapt.cli._options import Console, WrongUsage, labelled_texts
+from isoadapt.cli._options import Console, labelled_texts
 from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
@@ -76,10 +76,6 @@ def demo(
     console: Console,
 ) -> None:
     """Fine-tune a checkpoint or use a given one, repair its vectors, and compare adapters."""
-    if (train is None) != (dev is None):
-        raise WrongUsage("--train and --dev must be given together")
-    if train is None and (text or label):
-        raise WrongUsage("--text and --label name columns of tables: give --train and --dev too")
     out = out.expanduser()
     with console.notes():
         _check_out(out, checkpoint is None, overwrite)
@@ -271,8 +267,8 @@ def _search(found: dict[str, PairFigures]) -> str:
 def _advice(found: dict[str, PairFigures]) -> str:
     if _BEFORE not in found:
         return (
-            "The base model is usually better still at similarity: compare with it "
-            "if you have it, on pairs of your own."
+            "The base model is usually better still at similarity: compare with it if you have "
+            "it, on pairs of your own."
         )
     better = found[_BEFORE].correlation > found[_ADAPTED].correlation
     return (

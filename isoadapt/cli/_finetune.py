@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def finetune(
     options = _make_options(penalty, settings)
     judged = None
     with console.notes():
-        texts, labels = labelled_texts(rows.path, rows.text, rows.label)
+        texts, labels = cast(Any, rows.table)
         if dev is not None:
             judged = labelled_texts(dev, rows.text, rows.label)
             _check_dev(dev, *judged, rows.path, labels)

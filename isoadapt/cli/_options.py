@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -72,17 +71,19 @@ class Source(NamedTuple):
     more: tuple[Path, ...] = ()  # further files of texts
     teacher: str | None = None  # the encoder whose vectors take the place of labels
     pooling: Any = "auto"  # as of TransformerEncoder
+    table: "tuple[list[Any], NDArray[Any] | None] | None" = None  # texts and labels, once read
 
     def is_matrix(self) -> bool:
         """Return whether the file holds embeddings: .npy, or Parquet without a model."""
         suffix = self.path.suffix.lower()
         return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
 
-    def check(self, *, with_labels: bool = True) -> None:
-        """Read the texts, and look for the other files, before torch is imported."""
+    def checked(self, *, with_labels: bool = True) -> "Source":
+        """Look for the files and read the texts, which takes no torch."""
         check_exist([self.path, *self.more, self.labels], [self.model, self.teacher])
-        if not self.is_matrix():
-            read_texts(self, with_labels)
+        if self.is_matrix():
+            return self
+        return self._replace(table=read_texts(self, with_labels))
 
 
 def check_exist(files: Iterable[Path | None], models: Iterable[str | None]) -> None:
@@ -245,7 +246,7 @@ def read_rows(
             with_labels=with_labels,
             mapped=mapped,
         )
-    texts, y = read_texts(source, with_labels)
+    texts, y = source.table or read_texts(source, with_labels)
 
     from isoadapt import TransformerEncoder
 
@@ -257,9 +258,8 @@ def read_rows(
     return encoder.transform(texts), y
 
 
-@cache
 def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[Any] | None"]:
-    """Return the texts of all files, and the labels if there is one file; they are read once."""
+    """Return the texts of all files, and the labels if there is one file."""
     if source.labels is not None:
         raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
     if source.model is None:
@@ -284,7 +284,6 @@ def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[A
     return texts, None if source.more or source.separately else y
 
 
-@cache
 def labelled_texts(
     path: Path, text: tuple[str, ...] | None, label: str | None
 ) -> tuple[Any, "NDArray[Any]"]:

@@ -22,12 +22,12 @@ from tests.cli.command_line import fail, succeed
 VARIANTS = [
     Variant("IsotropyLayer, minibatch", {"max_epochs": 1}),
     Variant("CosRegAdapter", {"max_epochs": 1}),
-    Variant("LogitPreservingWhitening"),
+    Variant("LogitPreservingWhitening", fast=True),
     Variant("Whitening, oas, head refit", {"shrinkage": "oas"}, brief=False),
 ]
 LEFT, RIGHT, SCORES = load_similarity_pairs()
 RAW, ADAPTED = "classifier's vectors", "repaired by LogitPreservingWhitening"
-BEFORE = "encoder before fine-tuning"
+BEFORE = "base model"
 # The few epochs of the small demo end while the scores still rise.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:training ended at max_epochs"),

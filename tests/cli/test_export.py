@@ -55,7 +55,7 @@ class TestExport:
 @pytest.mark.parametrize("right", [True, False])
 def test_the_status_of_check_says_whether_the_model_is_as_exported(right, monkeypatch):
     monkeypatch.setattr("isoadapt.cli._export.check", lambda *given: right)
-    assert run("check", "m").code == (0 if right else 1)
+    assert run("check", ".").code == (0 if right else 1)
 
 
 def test_texts_of_pairs_are_embedded_separately(files):
