@@ -79,7 +79,7 @@ def sentence_card(
         width=reference.vectors.shape[1],
         modules=" → ".join(["Transformer", *(module.kind for module in modules)]),
         classification=classification,
-        **_exported(parts, name, model, reference, check, "transformers", "sentence-transformers"),
+        **_exported(parts, shown, model, reference, check, "transformers", "sentence-transformers"),
     )
 
 
@@ -93,14 +93,15 @@ def onnx_card(
     facts: Sequence[str],
 ) -> str:
     """Describe the folder of a graph `name`, with its outputs in words and facts for a server."""
-    exported = _exported(parts, name, model, reference, check, "tokenizers", "onnxruntime")
+    shown = json.dumps(name)
+    exported = _exported(parts, shown, model, reference, check, "tokenizers", "onnxruntime")
     return _filled("onnx.md", outputs=outputs, facts="\n- ".join(facts), **exported)
 
 
 def _exported(
-    parts: Parts, name: str, model: Opened, reference: Reference, check: Check, *libraries: str
+    parts: Parts, shown: str, model: Opened, reference: Reference, check: Check, *libraries: str
 ) -> dict[str, Any]:
-    """Return what is said of every exported folder, which the libraries load."""
+    """Return what is said of every exported folder, which the libraries load as `shown`."""
     length = reference.settings["max_length"]
     teacher = parts.first()._needs_teacher
     closing = _filled(
@@ -115,7 +116,7 @@ def _exported(
     )
     return {
         "adapter": _names(parts),
-        "name": json.dumps(name),
+        "name": shown,
         "vectors": model.describe(),
         "version": reference.version,
         "length": "no limit" if length is None else f"{length} tokens",

@@ -1,14 +1,11 @@
-"""What an isotropy report prints: the verdict, and a table beside references."""
+"""What an IsotropyReport prints: the verdict, and a table beside references."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from isoadapt._utils.messages import aligned_table, html_paragraphs, html_table, listed
-
-if TYPE_CHECKING:
-    from isoadapt.metrics._isotropy_report import IsotropyReport
 
 SHOWN = 8  # labels that are listed by name, and dimensions by number
 
@@ -63,7 +60,7 @@ _ONLY_FULL = {"isoscore", "ev2", "two_nn", "antihub_share"}
 _ONLY_FULL |= {"partition_isotropy", "partition_dispersion"}
 
 
-def state(report: IsotropyReport) -> str:
+def state(report: Any) -> str:
     """Return "few", "collapsed", "partly", "isotropic" or "healthy"."""
     n, d = report.n_different, report.n_features
     excess = (report.ev1 * d - 1) / (d - 1)
@@ -74,14 +71,14 @@ def state(report: IsotropyReport) -> str:
     return "isotropic" if report.isoscore_corrected >= SPREAD else "healthy"
 
 
-def repair(report: IsotropyReport, head: bool | None) -> str | None:
+def repair(report: Any, head: bool | None) -> str | None:
     """Return the class of the adapter that repairs collapsed vectors, None for other vectors."""
     if state(report) != "collapsed":
         return None
     return "LogitPreservingWhitening" if head else "Whitening"
 
 
-def verdict(report: IsotropyReport, head: bool | None) -> str:
+def verdict(report: Any, head: bool | None) -> str:
     """Return the text of `IsotropyReport.verdict`."""
     share = f"{report.ev1:.1%} of the variance lies in one direction"
     healthy = f"in a healthy encoder, {REFERENCES['ev1'][0]:.1%}"
@@ -107,13 +104,13 @@ def verdict(report: IsotropyReport, head: bool | None) -> str:
     return f"{found}.\nNext: {step}."
 
 
-def as_text(report: IsotropyReport) -> str:
+def as_text(report: Any) -> str:
     """Return the verdict and the table of the main figures."""
     title, *lines = table(report, full=False).splitlines()
     return "\n".join([title, *(f"  {line}" for line in report.verdict().splitlines()), *lines])
 
 
-def table(report: IsotropyReport, full: bool) -> str:
+def table(report: Any, full: bool) -> str:
     """Return the title, the table, which has all figures if it is `full`, and notes."""
     title = f"IsotropyReport: {report.n_samples} × {report.n_features}"
     rows = [_HEADER, *_rows(report, full)]
@@ -121,7 +118,7 @@ def table(report: IsotropyReport, full: bool) -> str:
     return "\n  ".join([title, *lines, *_notes(report)])
 
 
-def as_html(report: IsotropyReport) -> str:
+def as_html(report: Any) -> str:
     """Return the verdict and the whole table as HTML."""
     title = f"Isotropy of {report.n_samples} × {report.n_features} embeddings"
     shown = html_table(title, _HEADER, _rows(report, full=True))
@@ -129,14 +126,14 @@ def as_html(report: IsotropyReport) -> str:
     return f"<div>{said}{shown}{html_paragraphs(_notes(report))}</div>"
 
 
-def _notes(report: IsotropyReport) -> list[str]:
+def _notes(report: Any) -> list[str]:
     """Lines below the table: dead dimensions, labels, and where the references are from."""
     dead = report.dead_dimensions
     lines = [f"dead dimensions: {len(dead)} ({listed(dead, SHOWN)})"] * bool(dead)
     return [*lines, *(_label_line(*label) for label in report.labels.items()), *ORIGIN]
 
 
-def _rows(report: IsotropyReport, full: bool) -> Iterator[tuple[str, ...]]:
+def _rows(report: Any, full: bool) -> Iterator[tuple[str, ...]]:
     """Title, value, healthy and collapsed reference and note of each row of the printed table."""
     for name, (title, note) in ROWS.items():
         if name in _ONLY_FULL and not full:
@@ -152,7 +149,7 @@ def _rows(report: IsotropyReport, full: bool) -> Iterator[tuple[str, ...]]:
     yield "outlier dimensions", str(len(outliers)), "", "", f" {listed(outliers, SHOWN)}"
 
 
-def row_value(report: IsotropyReport, name: str) -> float:
+def row_value(report: Any, name: str) -> float:
     """Figure of a row of the printed report."""
     if name == "effective_rank_share":
         return report.effective_rank / report.n_features
@@ -164,7 +161,7 @@ def significant(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _label_line(name: str, part: IsotropyReport) -> str:
+def _label_line(name: str, part: Any) -> str:
     n_dead = len(part.dead_dimensions)
     dead = f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
     return (

@@ -8,8 +8,8 @@ import transformers
 
 from isoadapt import (
     AdaptedEncoder,
+    AffineAdapter,
     EmbeddingCache,
-    LogitPreservingWhitening,
     TransformerEncoder,
     load_checkpoint,
 )
@@ -83,7 +83,11 @@ def test_exported_folders_carry_the_code(kind, tmp_path):
         model.save_pretrained(folder)
     expected = logits_of(model, TEXTS)
     encoder, _ = load_checkpoint(folder, **trusted)
-    fitted = AdaptedEncoder(encoder, LogitPreservingWhitening()).fit(TEXTS * 4)
+    head = encoder.head()
+    adapter = AffineAdapter(2 * np.eye(head.n_features_in_), head=head, head_training="frozen")
+    fitted = AdaptedEncoder(encoder, adapter).fit(TEXTS * 4)
+    X = encoder.transform(TEXTS)
+    expected = expected + head.outputs(2 * X) - head.outputs(X)
     merged = merge_into_checkpoint(fitted, folder, tmp_path / "merged")
     served = to_sentence_transformer(fitted, folder, tmp_path / "served")
     assert 'SentenceTransformer("served", trust_remote_code=True)' in (
