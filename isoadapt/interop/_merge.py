@@ -167,6 +167,11 @@ def check_folders(
     model_folder: str | os.PathLike[str], out_folder: str | os.PathLike[str], overwrite: bool
 ) -> tuple[Path, Path]:
     """Return the checkpoint's folder and the folder to write, after checking both."""
+    if not isinstance(model_folder, str | os.PathLike):
+        raise TypeError(
+            f"model_folder is a {type(model_folder).__name__}, but must be a folder: write a live "
+            "model and its tokenizer by save_pretrained first"
+        )
     source = Path(model_folder).expanduser()
     configs = (transformer_folder(source) / "config.json", source / "adapter_config.json")
     if not any(file.is_file() for file in configs):

@@ -117,6 +117,11 @@ def export_onnx(
     encoder = precise(parts.encoder[1])
     opened, source = encoder.open(), encoder_reference(encoder)
     backbone = opened.backbone
+    if backbone.model.dtype != torch.float32:
+        raise ValueError(
+            f"the live model is in {backbone.model.dtype}, but a graph is in float32: pass "
+            "(model.float(), tokenizer)"
+        )
     check_source(parts, encoder)
     vectors, pads = parts.affine(), not opened.equal_lengths
     logits, config = _logits(parts, opened)

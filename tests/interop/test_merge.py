@@ -305,6 +305,7 @@ def test_folders_that_may_not_be_read_or_written(source, bare, merged, tmp_path)
     before = folder_bytes(out), folder_bytes(source.folder)
     for model, target, error, named, overwrite in (
         (tmp_path / "absent", tmp_path / "new", FileNotFoundError, "model_folder=.*absent", False),
+        (make_model(), tmp_path / "new", TypeError, "is a Bert.*save_pretrained", False),
         (bare, tmp_path / "new", ValueError, "no classifier.*to_sentence_transformer", False),
         (source.folder, source.folder, FileExistsError, "is the model that is read", True),
         (source.folder, out, FileExistsError, "overwrite=True", False),

@@ -26,7 +26,14 @@ from isoadapt.interop import _onnx, export_onnx
 from isoadapt.interop._pipeline import take_apart
 from tests.interop.conftest import LENGTH
 from tests.interop.examples import CLASSES, ROWS, blurred, without_isoadapt
-from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, save_model
+from tests.tiny_models import (
+    ARCHITECTURES,
+    MORE_ARCHITECTURES,
+    TEXTS,
+    make_model,
+    make_tokenizer,
+    save_model,
+)
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -173,10 +180,12 @@ def test_what_is_no_graph(source, tmp_path, monkeypatch):
     encoder, adapter = source.encoder, source.adapter
     file = tmp_path / "served" / "model.onnx"
     flow = FlowAdapter(max_epochs=1).fit(source.rows)
+    half = TransformerEncoder((make_model().half(), make_tokenizer()), pooling=encoder.pooling)
     for model, target, named in (
         (adapter, file, "needs the encoder too"),
         (make_pipeline(encoder, adapter), tmp_path / "served", r"file=.*\.onnx"),
         (make_pipeline(encoder, flow), file, "not an affine map"),
+        (make_pipeline(half, adapter), file, r"live model is in torch.float16.*model.float\(\)"),
     ):
         with pytest.raises(ValueError, match=named):
             export_onnx(model, target)
