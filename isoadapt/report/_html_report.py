@@ -20,6 +20,7 @@ from isoadapt._utils.messages import html_paragraphs
 from isoadapt.metrics import IsotropyReport
 from isoadapt.model_selection import Comparison
 from isoadapt.model_selection._compare._comparison import use_table
+from isoadapt.model_selection._compare._uses import USES
 from isoadapt.report._comparison import ComparisonDisplay
 from isoadapt.report._display import printable
 from isoadapt.report._embedding_map import EmbeddingMapDisplay
@@ -27,7 +28,6 @@ from isoadapt.report._embedding_map import EmbeddingMapDisplay
 _MOST = 4_000  # points of a panel that are drawn as vectors, each with its tooltip
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
-_FOREST = "Differences from {}: {}"
 _TITLE = "Isotropy report: does an adapter help?"
 _HEAD = f"""<!DOCTYPE html>
 <html lang="en">
@@ -112,7 +112,8 @@ def write_report(
         parts += ["<h2>What the comparison shows</h2>", comparison._html_verdict()]
         size = 8, 1.5 + 0.27 * len(comparison._rows_of(None))
         forests = {
-            _FOREST.format("the teacher" if use == "index" else "no adapter", use): (
+            f"{USES[use].phrase}: difference in {USES[use].metric} from "
+            f"{'the teacher' if use == 'index' else 'no adapter'}": (
                 ComparisonDisplay.from_comparison(
                     comparison, quantity="difference", uses=[use], ax=_axes(*size)
                 )
@@ -122,7 +123,10 @@ def write_report(
         parts += [_svg(name, each.figure_, _tooltips(each, None)) for name, each in forests.items()]
     if report is not None:
         bars = report.plot(ax=_axes(7, 5)).figure
-        parts += ["<h2>The vectors without an adapter</h2>", _svg("Isotropy", bars, {})]
+        parts += [
+            "<h2>The vectors without an adapter</h2>",
+            _svg("Main figures beside references", bars, {}),
+        ]
         parts += [f'<div class="audit">{report._repr_html_()}</div>']
     parts += ["<h2>Plots</h2>"] * bool(drawn)
     parts += [_svg(name, each.figure_, _tooltips(each, texts)) for name, each in drawn.items()]
