@@ -16,6 +16,7 @@ version = release = __version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
+    "myst_parser",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "docs._ext.site_pages",
@@ -26,6 +27,9 @@ exclude_patterns = ["_build", "_ext", "gallery/*.ipynb"]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!isoadapt).*")]
 default_role = "code"
+
+myst_enable_extensions = ["alert", "dollarmath"]
+myst_heading_anchors = 3
 
 autodoc_typehints = "none"
 autodoc_member_order = "alphabetical"

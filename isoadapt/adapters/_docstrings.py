@@ -42,7 +42,7 @@ _TRAINED = """\
         after subtracting their mean over the classes, and the squares are summed over the classes.
         Outputs of a regression are in units of the standard deviations of the targets; their
         squares, and those of the logits of a multi-label head, are averaged over the outputs.
-        "auto" estimates the ridge from left-out rows, as :ref:`automatic-ridge` describes.
+        "auto" estimates the ridge from left-out rows, as :doc:`/guide/appendix` describes.
     lr : float or "auto", default=<lr>
         Learning rate of AdamW. "auto" is 0.001. In whitened coordinates with a frozen head, it is
         0.01 for the outputs outside the row space of the head.

@@ -8,7 +8,7 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks.speed import _harness, gpu
 from benchmarks.speed._harness import compare
-from docs._ext.results import RESULTS
+from tests.stored_results import RESULTS
 from isoadapt.encoders import release
 from tests.pretended_cuda import UNAVAILABLE, pretended_cuda
 
