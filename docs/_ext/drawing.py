@@ -66,7 +66,9 @@ def arranged(rows: list[list[str]], arrows: dict[str, set[str]]) -> list[list[st
 
     def cost(candidate: tuple[tuple[str, ...], ...]) -> tuple[int, float]:
         centres = _centres(candidate)
-        ends = [(centres[name], centres[other]) for name in arrows for other in sorted(arrows[name])]
+        ends = [
+            (centres[name], centres[other]) for name in arrows for other in sorted(arrows[name])
+        ]
         hidden = sum(_passes(*pair, centre) for pair in ends for centre in centres.values())
         return hidden, sum(abs(start[0] - end[0]) for start, end in ends)
 

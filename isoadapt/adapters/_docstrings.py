@@ -4,7 +4,7 @@ import inspect
 import json
 import textwrap
 
-_TRAINED = """\
+_LINEAR_HEAD = """\
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=<head>
         The linear head that is applied to the adapted embeddings.
 
@@ -20,6 +20,9 @@ _TRAINED = """\
         In a cross-validation, estimators and probes are fitted to the training rows of each fold.
         A frozen head that was fitted to all rows has used the validation rows too, so its scores
         are too high.
+"""
+
+_TRAINING = """\
     balance : {"ema", "cumulative"} or None, default=<balance>
         How the task loss and the penalty are balanced. "ema" scales both to a common size by their
         moving means, "cumulative" by their means over all steps so far, see
@@ -131,7 +134,8 @@ _COMMON = """\
 """
 
 _PARTS = {
-    "parameters": _TRAINED,
+    "linear head": _LINEAR_HEAD,
+    "training": _TRAINING,
     "head": _HEAD,
     "attributes": _MAP + _OF_TRAINED + _HEAD_MAP + _COMMON,
     "moments": _MAP + _OF_MOMENTS + _HEAD_MAP + _COMMON,
