@@ -177,7 +177,7 @@ def test_the_tables_of_the_results_page_are_those_of_the_benchmarks():
         [column] = [USES[start] for start in USES if label.startswith(start)]
         found = [stored()["cola-minilm", VECTORS[each]][column] for each in vectors]
         assert cells == [cell.split(" ±")[0] for cell in found]
-    columns = [USES[each] for each in [*USES][:2] + ["outliers", "neighbours of the same class"]]
+    columns = [USES[each] for each in (*[*USES][:2], "outliers", "neighbours of the same class")]
     for column, ((_, *vectors), *rows) in zip(columns, by_use, strict=True):
         assert [name for name, *_ in rows] == [*CLASSIFIERS]
         for name, *cells in rows:
