@@ -32,6 +32,7 @@ myst_enable_extensions = ["alert", "dollarmath"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "none"
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "alphabetical"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
