@@ -7,6 +7,7 @@ from isoadapt._utils.imports import lazy_names
 if TYPE_CHECKING:
     from isoadapt.adapted import AdaptedEncoder
     from isoadapt.adapters import (
+        AffineAdapter,
         AllButTheTop,
         ClusterIsotropy,
         CosRegAdapter,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptedEncoder",
+    "AffineAdapter",
     "AllButTheTop",
     "ClusterIsotropy",
     "CosRegAdapter",
@@ -47,10 +49,14 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_MODULES = ["adapted", "adapters", "cli", "datasets", "encoders", "finetune", "geometry", "heads"]
+_MODULES += ["interop", "losses", "metrics", "model_selection", "report"]
+
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            **{name: f"isoadapt.{name}" for name in _MODULES},
             **dict.fromkeys(__all__, "isoadapt.adapters"),
             "AdaptedEncoder": "isoadapt.adapted",
             "EmbeddingCache": "isoadapt.encoders",
@@ -58,19 +64,4 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every att
             "TransformerEncoder": "isoadapt.encoders",
             "load_checkpoint": "isoadapt.encoders",
         },
-        submodules=[
-            "adapted",
-            "adapters",
-            "cli",
-            "datasets",
-            "encoders",
-            "finetune",
-            "geometry",
-            "heads",
-            "interop",
-            "losses",
-            "metrics",
-            "model_selection",
-            "report",
-        ],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar, Self, cast
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, _fit_context, clone
 from sklearn.pipeline import Pipeline
@@ -13,12 +14,16 @@ from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from isoadapt._utils.messages import shown, warn
 from isoadapt._utils.state import own_state
-from isoadapt.adapters import IsotropyLayer
+from isoadapt.adapters import IsotropyLayer, LogitPreservingWhitening, Whitening
+from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._pooling import READOUT
+from isoadapt.encoders._transformer import warn_if_exported
 from isoadapt.heads import LinearHead
+from isoadapt.metrics._report_text import PARTLY
 
 __all__ = ["AdaptedEncoder"]
 
@@ -34,6 +39,18 @@ def _fitted_adapter_has(name: str) -> Any:
     return check
 
 
+def _warn_if_healthy(adapter: BaseAdapter) -> None:
+    """Warn of a whitening of embeddings that no head reads and that are not collapsed."""
+    if isinstance(adapter, Whitening) and adapter.head is None:
+        variances = np.linalg.eigvalsh(adapter.moments_.scatter.numpy())
+        if (share := variances[-1] / variances.sum()) < PARTLY:
+            warn(
+                f"the first direction of the embeddings holds only {share:.1%} of the variance: "
+                "whitening lowers similarity if the encoder was trained for it; compare it with no "
+                "adapter on your own pairs (isoadapt compare --pairs)"
+            )
+
+
 class AdaptedEncoder(TransformerMixin, BaseEstimator):
     """Embed texts with a fine-tuned encoder and adapt the embeddings.
 
@@ -42,16 +59,18 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    encoder : str, path-like or encoder
-        Folder of a checkpoint, its name on the Hugging Face Hub, a :class:`TransformerEncoder`, or
-        another encoder: a scikit-learn transformer of texts with the methods ``identity()``, which
-        returns a value that differs if its vectors do, and ``head(y)``, which returns a LinearHead
-        for its vectors or None. Parameters of the encoder are set and searched as
+    encoder : str, path-like, tuple, SentenceTransformer or encoder
+        Folder of a checkpoint, its name on the Hugging Face Hub, a live model as
+        :class:`TransformerEncoder` takes it, such as ``(model, tokenizer)``, a TransformerEncoder,
+        or another encoder: a scikit-learn transformer of texts with the methods ``identity()``,
+        which returns a value that differs if its vectors do, and ``head(y)``, which returns a
+        LinearHead for its vectors or None. Parameters of the encoder are set and searched as
         ``encoder__max_length`` and so on.
-    adapter : adapter, default=None
+    adapter : adapter or transformer, default=None
         Any adapter of this package. None means ``IsotropyLayer()``. Parameters of the adapter are
         set and searched as ``adapter__alpha`` and so on. Its ``head`` decides which head is used,
-        see Notes.
+        see Notes. Any other transformer of scikit-learn, such as ``PCA(50)``, is used as an adapter
+        with ``head=None`` and ``head_training="refit"``.
     teacher : str, path-like or transformer of texts, default=None
         Encoder whose vectors a :class:`TeacherReadout` learns, such as the one before fine-tuning:
         a folder, a name on the Hub, or an encoder, with parameters such as
@@ -75,9 +94,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     head is chosen as follows. With None and without y, there is no head.
 
     - The adapter keeps its own ``head`` if the checkpoint has no head for the embeddings.
-    - Otherwise, it uses the checkpoint's head if y holds only label ids, or only names in its
-      ``id2label``, which are then what is predicted. An adapter that refits the head takes from it
-      only whether to fit a classifier or a regressor, so y may have other labels.
+    - Otherwise, it uses the checkpoint's head if y holds only ids or names of its classes, in a
+      spelling that :func:`load_checkpoint` understands and that is then predicted; without y, names
+      are. An adapter that refits the head takes from it only whether to fit a classifier or a
+      regressor, so y may have other labels.
     - Otherwise, a probe is fitted to y, either "logistic" or the one that ``head`` names, with a
       warning, because unknown labels may be a mistake.
 
@@ -101,8 +121,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "encoder": [str, os.PathLike, HasMethods(["transform", "identity", "head"])],
-        "adapter": [BaseAdapter, None],
+        "encoder": [object],  # TransformerEncoder checks it, whose message shows no whole model
+        "adapter": [BaseAdapter, HasMethods(["fit", "transform"]), None],
         "teacher": [str, os.PathLike, HasMethods(["fit", "transform"]), None],
     }
 
@@ -154,8 +174,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 kind = type(self._adapter()).__name__
                 raise ValueError(f"{name} was given, but {kind}.fit does not accept it: omit it")
         pipeline = self._unfitted_pipeline(y)
+        warn_if_exported(pipeline["encoder"])
         targets = y if self.teacher is None else self._teacher().transform(X)
         pipeline["adapter"].fit(pipeline["encoder"].fit_transform(X, y), targets, **given)
+        _warn_if_healthy(pipeline["adapter"])
         self.pipeline_ = pipeline
         return self
 
@@ -335,13 +357,15 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         nested = {name: params.pop(name) for name in list(params) if "__" in name}
         super().set_params(**params)
         parts = {name.partition("__")[0] for name in nested}
-        for part in parts & {"adapter", "encoder", "teacher"}:
+        if "adapter" in parts and self.adapter is None:
+            self.adapter = self._adapter()
+        for part in parts & {"encoder", "teacher"}:
             setattr(self, part, getattr(self, f"_{part}")())
         return super().set_params(**nested)
 
     def _encoder(self) -> Any:
-        """Return the encoder, built from a folder or name if necessary."""
-        if not isinstance(self.encoder, str | os.PathLike):
+        """Return the encoder, built from a folder, name or live model if necessary."""
+        if all(hasattr(self.encoder, name) for name in ("transform", "identity", "head")):
             return self.encoder
         taught = self._adapter()._needs_teacher
         return TransformerEncoder(self.encoder, pooling=READOUT if taught else "auto")
@@ -358,8 +382,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return self.teacher
 
     def _adapter(self) -> Any:
-        """Return the adapter or its default."""
-        return IsotropyLayer() if self.adapter is None else self.adapter
+        """Return the adapter or its default, or another transformer as an adapter."""
+        adapter = IsotropyLayer() if self.adapter is None else self.adapter
+        return adapter if isinstance(adapter, BaseAdapter) else TransformerAdapter(adapter)
 
     def _unfitted_pipeline(self, y: ArrayLike | None) -> Pipeline:
         """Return the pipeline to fit: encoder and adapter, with the head that the labels choose."""
@@ -368,10 +393,15 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             self._teacher()  # raises if there is none
         elif self.teacher is not None:
             raise ValueError(
-                f"teacher={self.teacher!r} was given, but {type(adapter).__name__} learns from no "
-                "teacher: choose adapter=TeacherReadout(), or leave teacher out"
+                f"teacher={shown(self.teacher)} was given, but {type(adapter).__name__} has none: "
+                "choose adapter=TeacherReadout(), or leave teacher out"
             )
         adapter._take_checkpoint_head(lambda: encoder.head(y), y)
+        if y is None and isinstance(adapter, LogitPreservingWhitening) and adapter._needs_y():
+            raise ValueError(
+                "LogitPreservingWhitening keeps the predictions of a classifier, but the encoder "
+                "has none, and there are no labels to fit one to: choose Whitening(), or pass y"
+            )
         return Pipeline([("encoder", encoder), ("adapter", adapter)])
 
     def _fitted(self) -> Pipeline:

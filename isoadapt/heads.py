@@ -119,14 +119,14 @@ class LinearHead(BaseEstimator):
         Parameters
         ----------
         estimator : estimator
-            Fitted model with ``coef_``, or several of them in a
+            Fitted linear model, or several of them in a
             :class:`~sklearn.multiclass.OneVsRestClassifier`, a
             :class:`~sklearn.multioutput.MultiOutputClassifier` for labels 0 and 1, or a
             :class:`~sklearn.multioutput.MultiOutputRegressor`. It may be wrapped in
-            :class:`sklearn.frozen.FrozenEstimator` or in a search. The decision values of a
-            classifier are taken as logits. The single row w of a binary classifier becomes the rows
-            -w/2 and w/2, which give the same probabilities. An estimator that predicts an indicator
-            matrix gives a multi-label head.
+            :class:`sklearn.frozen.FrozenEstimator`, in a search, or in a pipeline after linear
+            transformers. The decision values of a classifier are taken as logits. The single row w
+            of a binary classifier becomes the rows -w/2 and w/2, which give the same probabilities.
+            An estimator that predicts an indicator matrix gives a multi-label head.
 
         Returns
         -------
@@ -138,9 +138,9 @@ class LinearHead(BaseEstimator):
         Raises
         ------
         ValueError
-            If the estimator has no ``coef_``, because it is not linear or not fitted, or if it
-            does not predict X @ coef_.T + intercept_, the class of the highest of these values or,
-            with several labels, 0 or 1 by their sign.
+            If the estimator is not fitted or gives no decision values, or if it does not predict
+            X @ coef_.T + intercept_, the class of the highest of these values or, with several
+            labels, 0 or 1 by their sign.
         """
         if isinstance(estimator, FrozenEstimator):
             return cls.from_estimator(estimator.estimator)

@@ -11,14 +11,18 @@ import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.decomposition import PCA
+from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.preprocessing import StandardScaler
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from isoadapt import (
     AdaptedEncoder,
+    AffineAdapter,
     EmbeddingCache,
     IsoBN,
     IsotropyLayer,
@@ -31,8 +35,17 @@ from isoadapt import (
 )
 from isoadapt.encoders import release
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
+from isoadapt.metrics import cumulative_explained_variance
+from isoadapt.metrics._report_text import PARTLY
 from isoadapt.model_selection import AdapterSearchCV
-from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model, save_pair
+from tests.tiny_models import (
+    WORDS,
+    logits_of,
+    make_model,
+    make_tokenizer,
+    save_model,
+    save_pair,
+)
 
 rng = np.random.default_rng(0)
 TEXTS = [" ".join(rng.choice(WORDS, size=rng.integers(2, 9))) for _ in range(60)]
@@ -143,7 +156,7 @@ class TestParts:
     @pytest.mark.parametrize(
         ("change", "word"),
         [
-            ({"encoder": 3}, "'encoder'"),
+            ({"encoder": 3}, "model is a int"),
             ({"teacher": 3}, "'teacher'"),
             ({"adapter": quick(head=LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 7]))}, "labels"),
             ({"y": None}, "y"),
@@ -198,13 +211,21 @@ class TestHeads:
             assert AdaptedEncoder(checkpoint, explicit).fit(TEXTS, y).score(TEXTS, y) > 0.6
 
 
-@pytest.fixture(scope="module", params=["own names", "fine-tuned on names"])
-def named(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
     """A folder, and its names by id."""
     folder, names = tmp_path_factory.mktemp("named"), ["positive", "negative", "Neutral"]
-    options = {"isoadapt_label_names": True} if "tuned" in request.param else {}
-    save_model(folder, id2label=dict(enumerate(names)), **options)
+    save_model(folder, id2label=dict(enumerate(names)))
     return folder, names
+
+
+SPELLINGS = {
+    "ids": lambda i, name: i,
+    "ids as strings": lambda i, name: str(i),
+    "LABEL_<id>": lambda i, name: f"LABEL_{i}",
+    "names": lambda i, name: name,
+    "another case": lambda i, name: name.upper(),
+}
 
 
 @pytest.mark.usefixtures("fixed_penalty")
@@ -224,6 +245,16 @@ class TestNames:
             assert by_name.score(TEXTS, y) == accuracy_score(y, by_name.predict(TEXTS))
         assert not [each for each in recwarn if "unknown" in str(each.message)]
 
+    @pytest.mark.parametrize("spelling", [None, *SPELLINGS])
+    def test_predictions_are_spelled_as_the_labels_of_the_fit(self, spelling, named):
+        """Without labels, they are the names, as in a pipeline of transformers."""
+        folder, names = named
+        labels = names if spelling is None else [SPELLINGS[spelling](i, names[i]) for i in range(3)]
+        model = AdaptedEncoder(folder, LogitPreservingWhitening())
+        model.fit(TEXTS, None if spelling is None else np.array(labels)[Y])
+        outputs = logits_of(make_model(id2label=dict(enumerate(names))), TEXTS)
+        assert model.predict(TEXTS).tolist() == [labels[i] for i in outputs.argmax(axis=1)]
+
     def test_labels_that_may_be_ids_or_names_and_those_that_are_neither_are_refused(self, tmp_path):
         folder = save_model(tmp_path / "stars", id2label={0: "1", 1: "2", 2: "3"}, num_labels=3)
         for fit in (
@@ -232,17 +263,17 @@ class TestNames:
                 TEXTS, np.array([1, 2, 1] * 99)[: len(TEXTS)]
             ),
         ):
-            with pytest.raises(ValueError, match=r"y holds \[1, 2\], which may be the ids"):
+            with pytest.raises(ValueError, match=r"y holds \[1, 2\], which may be ids"):
                 fit()
-        by_id = Whitening(head=load_checkpoint(folder)[1], head_training="frozen")
-        ones = np.arange(len(TEXTS)) % 2 + 1
-        assert AdaptedEncoder(folder, by_id).fit(TEXTS, ones).classes_.tolist() == [0, 1, 2]
-        assert load_checkpoint(folder, y=[0, 1])[1].classes_.tolist() == [0, 1, 2]
-        assert load_checkpoint(folder, y=["1", "2"])[1].classes_.tolist() == ["1", "2", "3"]
+        assert load_checkpoint(folder, y=["LABEL_1"])[1].classes_[1] == "LABEL_1"
         with pytest.raises(
             ValueError, match=r"unknown to the head: \['4'\]; it knows \['1', '2', '3'"
         ):
             load_checkpoint(folder, y=["1", "4"])
+
+    def test_one_unknown_class_is_told_with_what_the_head_knows(self, named):
+        with pytest.raises(ValueError, match=r"unknown to .*\['odd'\]; it knows .*'negative'"):
+            AdaptedEncoder(named[0], Whitening()).fit(TEXTS, ["odd"] * len(TEXTS))
 
     def test_of_matrices_and_in_searches(self, named):
         folder, names = named
@@ -271,6 +302,70 @@ class TestNames:
         merged = AutoModelForSequenceClassification.from_pretrained(out)
         logits = merged(**tokens).logits[0].detach()[np.argsort(names)]
         np.testing.assert_allclose(logits, model.decision_function(TEXTS[:1])[0], atol=1e-3)
+
+
+class TestOwnParts:
+    def test_live_models_as_the_encoder_takes_them(self, checkpoint, fitted):
+        live = tuple(
+            each.from_pretrained(checkpoint)
+            for each in (AutoModelForSequenceClassification, AutoTokenizer)
+        )
+        model = AdaptedEncoder(live, fitted.pipeline_["adapter"]).fit(TEXTS, Y)
+        np.testing.assert_allclose(model.transform(TEXTS), fitted.transform(TEXTS), atol=1e-6)
+        for wrong in (live[0], 3):
+            with pytest.raises(TypeError, match=r"model is a .* tuple \(model") as caught:
+                AdaptedEncoder(wrong, IsoBN()).fit(TEXTS)
+            assert len(str(caught.value)) < 200
+
+    @pytest.mark.parametrize("adapter", [StandardScaler(), PCA(3), SelectKBest(k=4)], ids=repr)
+    def test_transformers_of_scikit_learn_with_a_head(self, adapter, checkpoint, split, tmp_path):
+        _, X = split
+        model = AdaptedEncoder(checkpoint, adapter).fit(TEXTS, Y)
+        Z = clone(adapter).fit(X, Y).transform(X)
+        np.testing.assert_allclose(model.transform(TEXTS), Z, atol=1e-5)
+        assert model.score(TEXTS, Y) == model.head_.score(Z, Y) > 0.4
+        if not isinstance(adapter, SelectKBest):  # which holds a function
+            save_adapter(model, tmp_path / "own")
+            saved = load_adapter(tmp_path / "own").predict(TEXTS)
+            np.testing.assert_array_equal(saved, model.predict(TEXTS))
+        with pytest.raises(ValueError, match="not an affine map"):
+            merge_into_checkpoint(model, checkpoint, tmp_path / "merged")
+
+    def test_the_parameters_of_a_transformer_are_set_and_searched(self, checkpoint):
+        model = AdaptedEncoder(checkpoint, PCA(3)).set_params(adapter__n_components=2)
+        assert model.fit(TEXTS).transform(TEXTS).shape == (60, 2)
+        search = GridSearchCV(model, {"adapter__n_components": [1, 4]}, cv=2).fit(TEXTS, Y)
+        assert search.best_estimator_.transform(TEXTS).shape == (
+            60,
+            search.best_params_.popitem()[1],
+        )
+
+    def test_a_given_affine_map_is_merged(self, checkpoint, split, tmp_path):
+        head, X = split
+        matrix, offset = Whitening().fit(X).to_affine()
+        model = AdaptedEncoder(checkpoint, AffineAdapter(matrix, offset)).fit(TEXTS, Y)
+        np.testing.assert_allclose(model.transform(TEXTS), X @ matrix.T + offset, atol=1e-4)
+        frozen = AffineAdapter(2 * np.eye(X.shape[1]), head=head, head_training="frozen").fit(X)
+        merge_into_checkpoint(frozen, checkpoint, tmp_path / "merged")
+        merged = load_checkpoint(tmp_path / "merged")[1]
+        np.testing.assert_allclose(merged.coef_, 2 * head.coef_, rtol=1e-6)
+        for matrix, offset in (
+            (np.eye(2), None),
+            (None, [1.0]),
+            (np.nan * np.eye(X.shape[1]), None),
+        ):
+            with pytest.raises(ValueError, match="matrix"):
+                AffineAdapter(matrix, offset).fit(X)
+
+    def test_whitening_that_repairs_nothing_is_told(self, checkpoint, tmp_path):
+        encoder = TransformerEncoder(checkpoint, pooling="mean")
+        with pytest.raises(ValueError, match="keeps the predictions of a classifier, but"):
+            AdaptedEncoder(encoder, LogitPreservingWhitening()).fit(TEXTS)
+        share = cumulative_explained_variance(encoder.transform(TEXTS), 1)
+        assert share > PARTLY
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            AdaptedEncoder(encoder, Whitening()).fit(TEXTS)
 
 
 class TestTeacher:

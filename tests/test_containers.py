@@ -32,6 +32,17 @@ def without(values, row, value=None):
     return [*values[:row], value, *values[row + 1 :]]
 
 
+class Relation:
+    """What DuckDB gives: a table that NumPy and scikit-learn cannot read."""
+
+    def __init__(self, frame):
+        self.columns, self.shape, self.dtypes = [*frame.columns], frame.shape, ["FLOAT"] * 4
+        self.df = frame.copy
+
+    def __getitem__(self, name):
+        raise TypeError("a relation is indexed by one column name")
+
+
 DATASET = datasets.Dataset.from_dict({"id": range(40), "e": ROWS, "y": Y, "name": NAMES})
 TWICE = pa.table([V[:, 0], V[:, 1], V[:, 2], V[:, 3]], names=["a", "a", "b", "c"])
 
@@ -43,6 +54,7 @@ VECTORS = {
     "polars Array": pl.DataFrame({"e": list(V)}),
     "pyarrow fixed, cut": pa.concat_arrays([FIXED, FIXED])[40:],
     "pyarrow, columns of one name": TWICE,
+    "relation": Relation(pd.DataFrame(V, columns=list("abcd"))),
     "Dataset": DATASET.with_format("torch", columns=["e"]),
     "Dataset column": DATASET.select(range(39, -1, -1)).select(range(39, -1, -1))["e"],
 }
@@ -83,24 +95,26 @@ NESTED = torch.nested.nested_tensor([T[0], T[0, :2]], layout=torch.jagged)
 TWO_COLUMNS = {"id": list(range(40)), "e": ROWS}
 
 REFUSED = [
-    (without(ROWS, 3, [1.0]), "4 in row 0 and 1 in row 3"),
-    (pa.array(without(ROWS, 3, [1.0])), "4 in row 0 and 1 in row 3"),
-    (pd.Series(without(ROWS, 5)), "vector in 1 row.*in row 5"),
-    (pa.array(without(ROWS, 5)), "vector in 1 row.*in row 5"),
-    (pl.Series(without(ROWS, 5), dtype=pl.Array(pl.Float32, 4)), "vector in 1 row.*in row 5"),
-    (objects(without(ROWS, 5, 1.0)), "row 5 holds 1.0"),
-    (np.ma.masked_equal(V, V[7, 2]), "unmasked"),
+    (without(ROWS, 3, [1.0]), "4 values in row 0 and 1 in row 3"),
+    (pa.array(without(ROWS, 3, [1.0])), "4 values in row 0 and 1 in row 3"),
+    (pd.Series(without(ROWS, 5)), "0 in row 5, None"),
+    (pa.array(without(ROWS, 5)), "0 in row 5, None"),
+    (pl.Series(without(ROWS, 5), dtype=pl.Array(pl.Float32, 4)), "NaN.*1 row.*in row 5"),
+    (objects(without(ROWS, 5, 1.0)), "0 in row 5, 1.0"),
+    (np.ma.masked_equal(V, V[7, 2]), "NaN.*in row 7"),
     (pd.DataFrame(TWO_COLUMNS), r"'id', 'e'.*X\['e'\]"),
     (DATASET.select_columns(["id", "e"]), r"'id', 'e'.*X\['e'\]"),
-    (["a text"] * 40, "'a text' in row 0"),
+    (["a text"] * 40, "'a text'.*embed texts first"),
+    ([row.tobytes() for row in V], "as bytes by np.frombuffer"),
+    (pl.LazyFrame({"e": ROWS}), "collect a lazy one first"),
     (np.zeros((40, 5, 4)), "pool"),
     ({"e": ROWS}, "dict"),
     (dask.bag.from_sequence(ROWS), "Bag"),
     (DASK, r"X\.compute\(\)"),
-    (NESTED, "nested"),
+    (NESTED, "tensor subclasses.*of the same length"),
     (pd.Series(list(WITH_NAN)), "NaN or infinite numbers in 1 row.*in row 7"),
     (pl.DataFrame({"e": WITH_NAN}), "NaN or infinite numbers.*in row 7"),
-    (without(ROWS, 7, [1, 2, 3, np.inf]), "infinity in 1 row.*in row 7"),
+    (without(ROWS, 7, [1, 2, 3, np.inf]), "infinite numbers in 1 row.*in row 7"),
 ]
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from isoadapt import TransformerEncoder
+from isoadapt import TransformerEncoder, Whitening
 from isoadapt.datasets import minilm_folder
 from isoadapt.metrics import (
     _isotropy_report as _report,
@@ -27,7 +27,7 @@ from isoadapt.metrics import (
     partition_isotropy,
     two_nn,
 )
-from isoadapt.metrics._isotropy_report import REFERENCES
+from isoadapt.metrics._report_text import REFERENCES, table
 
 OF_VARIANCE = [isoscore, isoscore_star, cumulative_explained_variance, anisotropy, effective_rank]
 OTHERS = [mean_cosine_similarity, partition_isotropy, partition_dispersion, two_nn]
@@ -190,7 +190,9 @@ def test_figures_of_neighbours_come_from_a_sample_that_the_report_names(monkeypa
     assert whole.two_nn != sampled.two_nn == pytest.approx(whole.two_nn, rel=0.5)
     assert sampled.two_nn not in (two_nn(X[:100]), two_nn(X[-100:]))
     assert sampled.effective_rank == whole.effective_rank
-    assert str(sampled).count("on 100 rows drawn with seed 0") == 3
+    for place in ("hubness", "TwoNN dimension", "antihubs"):
+        [line] = [line for line in table(sampled, full=True).splitlines() if place in line]
+        assert line.endswith("on 100 rows drawn with seed 0")
 
 
 def line_of(report, title):
@@ -236,18 +238,18 @@ def test_report_names_dead_dimensions(labelled):
     X[groups == "a", 1] = 7
     for scale in (1e-20, 1.0, 1e20):
         report = isotropy_report(X * scale, labels=groups)
-        assert report.dead_dimensions == (5, 6)
-        assert report.labels["a"].dead_dimensions == (1, 5, 6)
-        assert report.labels["b"].dead_dimensions == (5, 6)
-    assert line_of(report, "dead dimensions") == "2 5, 6"
+        assert report.dead_dimensions == (5,)  # by its own precision, whatever others are
+        assert report.labels["a"].dead_dimensions == (1, 5)
+        assert report.labels["b"].dead_dimensions == (5,)
+    assert line_of(report, "dead dimensions:") == "1 (5)"
 
 
 def test_report_reads_well_and_holds_its_figures(labelled):
     X, groups = labelled
     report = isotropy_report(X, labels=groups)
-    names = {"IsoScore, corrected": "isoscore_corrected", "IsoScore, plain": "isoscore"}
+    names = {"IsoScore, corrected": "isoscore_corrected"}
     names |= {"EV1": "ev1", "EV3": "ev3", "anisotropy_1": "anisotropy1"}
-    names |= {"mean cosine": "mean_cosine", "hubness": "hubness", "TwoNN dimension": "two_nn"}
+    names |= {"mean cosine": "mean_cosine", "hubness": "hubness"}
     for title, name in names.items():
         reference = [f"{figure:.4g}" for figure in REFERENCES.get(name, ())] or ["-", "-"]
         wanted = [f"{getattr(report, name):.4g}", *reference]
@@ -262,6 +264,54 @@ def test_report_reads_well_and_holds_its_figures(labelled):
     own = [bar.get_width() for bar in report.plot().containers[0]]
     assert own[:2] == [report.isoscore_corrected, report.ev1]
     pyplot.close("all")
+
+
+def noise(*scales, n=500, seed=0):
+    """Normal rows, whose first columns have the given standard deviations, the others 1."""
+    rows = np.random.default_rng(seed).normal(size=(n, 64))
+    rows[:, : len(scales)] *= scales
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("X", "said", "step"),
+    [
+        (noise(40.0), "Collapsed: 96", "Whitening, or LogitPreservingWhitening"),
+        (noise(40.0, n=30), "Collapsed: 9", "Whitening"),
+        (noise(5.0), "Partly collapsed: 2", "compare"),
+        (noise(), "Isotropic: ", "leave"),
+        (noise()[:, :2], "Isotropic: 5", "leave"),  # in two dimensions, noise has half in one
+        (noise(n=100), "Isotropic: ", "leave"),
+        (noise(*np.linspace(2, 0.1, 64) ** 3), "Not collapsed: ", "leave"),
+        (noise(n=99), "Too few rows to tell: 99", "more rows"),
+        (noise(40.0, n=29), "Too few rows to tell: 29", "more rows"),
+        (np.tile(noise(40.0, n=20), (10, 1)), "Too few rows to tell: 20", "more rows"),
+    ],
+)
+@FEW
+def test_verdict_of_noise_and_of_noise_with_long_directions(X, said, step):
+    first, then = isotropy_report(X).verdict().splitlines()
+    assert first.startswith(said)
+    assert then.startswith("Next: ")
+    assert step in then
+
+
+@pytest.mark.parametrize(
+    "task", ["bbbp", "cola", "cola_distilbert", "esol", "mrpc", "rte", "sst2_sentence"]
+)
+@FEW
+def test_verdict_of_classifiers_before_and_after_whitening(task, shared):
+    data = np.load(shared / "embeddings" / f"{task}.npz")
+    before = isotropy_report(data["E_dev"])
+    assert before.verdict().startswith("Collapsed: ")
+    assert "LogitPreservingWhitening, which keeps" in before.verdict(head=True)
+    assert before.verdict(head=False).endswith("by Whitening.")
+    whitening = Whitening().fit(data["E_train"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one molecule of ESOL stands out
+        after = isotropy_report(whitening.transform(data["E_dev"])).verdict(head=True)
+    assert after.startswith("Isotropic: ")
+    assert "Whitening" not in after
 
 
 @pytest.mark.parametrize("encoder", [pytest.param("healthy", marks=pytest.mark.slow), "collapsed"])

@@ -63,6 +63,14 @@ def test_hubness_equals_its_definition(metric):
     assert hubness(torch.from_numpy(X), metric=metric) == report
 
 
+def test_equal_cosines_share_a_rank_whatever_rounding_says():
+    A = np.tile([1.0, 1.0, 1.0], (4, 1))
+    B = np.array([[-2, 2, -1], [-2, -1, 2], [1, 1, 0], [1, 1, 1]]) / 10
+    for order in ([0, 1, 2, 3], [1, 0, 2, 3]):
+        found = similarity_correlation(A, B[order], [0, 1, 2, 3])
+        assert found == pytest.approx(spearmanr([0, 0, 1, 2], range(4)).statistic, abs=1e-12)
+
+
 def test_a_ring_has_no_hubs():
     angles = np.linspace(0, 2 * np.pi, 100, endpoint=False)
     report = hubness(np.c_[np.cos(angles), np.sin(angles)], k=2)

@@ -1,5 +1,7 @@
 """Tiny models with random weights and a real tokenizer, for tests of everything with texts."""
 
+import json
+
 import torch
 
 WORDS = ["the", "a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "over", "mat"]
@@ -221,3 +223,65 @@ def logits_of(model, texts, architecture="bert"):
     with torch.inference_mode():
         tokens = [tokenizer([text], return_tensors="pt") for text in texts]
         return torch.cat([model(**batch).logits for batch in tokens]).numpy()
+
+
+OWN_CODE = {
+    "configuration_own.py": """
+from transformers import BertConfig
+
+class OwnConfig(BertConfig):
+    model_type = "own"
+""",
+    "modeling_own.py": """
+from transformers import BertForSequenceClassification, BertModel
+
+from .configuration_own import OwnConfig
+from .layers_own import scaled
+
+class OwnModel(BertModel):
+    config_class = OwnConfig
+
+    def forward(self, *args, **options):
+        output = super().forward(*args, **options)
+        output.last_hidden_state = scaled(output.last_hidden_state)
+        if self.pooler is not None:
+            output.pooler_output = self.pooler(output.last_hidden_state)
+        return output
+
+class OwnForSequenceClassification(BertForSequenceClassification):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.bert = OwnModel(config)
+        self.post_init()
+""",
+    "masked_own.py": """
+from transformers import BertForMaskedLM
+
+from .configuration_own import OwnConfig
+
+class OwnForMaskedLM(BertForMaskedLM):
+    config_class = OwnConfig
+""",
+    "layers_own.py": """
+def scaled(states):
+    return 2.0 * states
+""",
+}
+
+
+def save_own_code(folder, kind="AutoModelForSequenceClassification"):
+    """A checkpoint that only its own Python code can load: a BERT whose states are scaled."""
+    save_model(folder, kind=kind)
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "own"}
+    classes = {"AutoModel": "OwnModel"}
+    classes["AutoModelForSequenceClassification"] = "OwnForSequenceClassification"
+    config["architectures"] = [classes[kind]]
+    config["auto_map"] = {auto: f"modeling_own.{name}" for auto, name in classes.items()}
+    config["auto_map"]["AutoConfig"] = "configuration_own.OwnConfig"
+    config["auto_map"]["AutoModelForMaskedLM"] = "masked_own.OwnForMaskedLM"
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, code in OWN_CODE.items():
+        (folder / name).write_text(code)
+    return folder

@@ -243,7 +243,7 @@ def measure_cell(case: str, row: str, draw: int) -> dict[str, Any]:
     predicted = vectors.head.predict(read)
     found = _figures(vectors, own, predicted, matthews=checkpoint.task == "cola")
     return {
-        "figures": {name: [round(part, 4) for part in pair] for name, pair in found.items()},
+        "figures": {name: [round(part, 6) for part in pair] for name, pair in found.items()},
         "changed": int((predicted != head.predict(before)).sum()),
         "n_rows": len(predicted),
         "logit_error": error,

@@ -1,4 +1,4 @@
-"""Devices, conversion of tensors to arrays, settings of the process, and the threads of BLAS.
+"""Devices, settings of the process, and the threads of BLAS.
 
 A step that is spread over several threads waits for the slowest one. If other programs keep the
 cores busy, small steps thus become many times slower, so they run in one thread.
@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from threadpoolctl import OpenBLASController, get_cached_controller
 
-SMALL_PRODUCT = 1e10
-"""BLAS products and decompositions with fewer multiply-adds run in one thread."""
-
+_SMALL = 1e10  # products and decompositions with fewer multiply-adds run in one thread
 _EIGEN = 10  # an eigendecomposition takes about this many times d³ multiply-adds
 
 
@@ -25,10 +23,9 @@ def resolve_device(device: str | torch.device) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
         raise ValueError(
-            f"device={str(device)!r} cannot be used here ({reason}); choose 'auto', 'cpu', or a "
-            "GPU that torch finds"
+            f"device={str(device)!r} cannot be used here ({str(error).splitlines()[0]}); choose "
+            "'auto', 'cpu', or a GPU that torch finds"
         ) from error
 
 
@@ -74,5 +71,5 @@ def one_blas_thread_if_small(X: Any) -> AbstractContextManager[Any]:
     """Let BLAS use one thread while computing with a small matrix X (n, d)."""
     unknown = getattr(X, "is_nested", False) or hasattr(X, "to_dask_array")
     shape: tuple[int, ...] = () if unknown else getattr(X, "shape", ())
-    small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < SMALL_PRODUCT
+    small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < _SMALL
     return _ONE_BLAS_THREAD.hold() if small else nullcontext()

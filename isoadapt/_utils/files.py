@@ -4,13 +4,12 @@ import glob
 import os
 import re
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from isoadapt._utils.messages import warn
+from isoadapt._utils.messages import listed, warn
 
 CHECKPOINT, ADAPTER = "a checkpoint", "an adapter"  # kinds of content
 MARKER = "isoadapt.txt"  # file that lists what isoadapt wrote to its folder
@@ -49,14 +48,12 @@ def check_writable(folder: str | os.PathLike[str]) -> Path:
     """Raise OSError unless files can be written to `folder` or, if it is missing, its parent."""
     folder = Path(folder)
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            return folder
-    except OSError as error:
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise OSError(
-            f"output folder {str(folder)!r} cannot be written to ({error.strerror or error}); "
-            "choose another folder"
-        ) from error
+            f"output folder {str(folder)!r} cannot be written to: {str(existing)!r} is a file or "
+            "protected; choose another folder"
+        )
+    return folder
 
 
 def writable_folder(folder: str | os.PathLike[str]) -> Path:
@@ -76,16 +73,15 @@ def check_output_folder(
 ) -> Path:
     """Return the path of `folder`; raise OSError if a result must not be written to it."""
     target, shown = Path(folder).expanduser().resolve(), f"{name}={str(folder)!r}"
+    wrong = ""
     if target.exists() and not target.is_dir():
-        raise FileExistsError(f"{shown} is a file; choose another name")
-    if target in (Path.cwd(), *Path.cwd().parents, Path.home()) or os.path.ismount(target):
-        raise FileExistsError(
-            f"{shown} is a folder that is in use, or a mount point, which cannot be replaced; "
-            "choose a new one inside it"
-        )
-    read = None if model is None else Path(model).expanduser()
-    if read and read.is_dir() and target.is_dir() and target.samefile(read):
-        raise FileExistsError(f"{shown} is the model that is read, which is kept; choose another")
+        wrong = "a file"
+    elif target in (Path.cwd(), *Path.cwd().parents, Path.home()) or os.path.ismount(target):
+        wrong = "a folder that is in use, or a mount point, which cannot be replaced"
+    elif model is not None and target.is_dir() and Path(model).expanduser().resolve() == target:
+        wrong = "the model that is read, which is kept"
+    if wrong:
+        raise FileExistsError(f"{shown} is {wrong}; choose a new folder")
     _check_replaceable(target, overwrite, content, shown)
     check_writable(target.parent)
     for left in target.parent.glob(f"{glob.escape(target.name)}.isoadapt-old-*"):
@@ -100,11 +96,9 @@ def check_output_folder(
 def atomic_folder(target: Path, overwrite: bool, content: str) -> Iterator[Path]:
     """Yield a temporary folder beside `target`; on success, put it in the place of `target`.
 
-    This takes two renames: the former folder moves aside, and the new one to its place. Then the
-    former one is removed. If the block fails or is interrupted, `target` is not changed and the
-    temporary folder is removed. If the process is killed between the renames, the former folder
-    stays beside, where the next :func:`check_output_folder` finds it. FileExistsError is raised if
-    `target` may not be replaced, also if that changed during the block.
+    If the block fails or is interrupted, `target` is not changed. If the process is killed between
+    the two renames, the former folder stays beside, where :func:`check_output_folder` finds it.
+    FileExistsError is raised if `target` may not be replaced, also if that changed in the block.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     ending = uuid.uuid4().hex[:8]
@@ -134,9 +128,8 @@ def _finish(folder: Path, content: str) -> None:
     marker = folder / MARKER
     marker.write_text("\n".join([title.format(content), *sorted(_names(folder)), ""]), "utf-8")
     mode = marker.stat().st_mode
-    for file in folder.rglob("*"):
-        if file.is_file():
-            sync(file, mode)
+    for file in filter(Path.is_file, folder.rglob("*")):
+        sync(file, mode)
 
 
 def _names(folder: Path) -> set[str]:
@@ -151,30 +144,22 @@ def _names(folder: Path) -> set[str]:
 def _check_replaceable(folder: Path, overwrite: bool, content: str, shown: str) -> None:
     """Raise FileExistsError if a folder holds anything that may not be replaced."""
     names = _names(folder)
-    if not names:
-        return
-    if not overwrite:
+    if names and not overwrite:
         raise FileExistsError(
             f"{shown} exists and is not empty; choose another folder, or allow {content} in it to "
             "be replaced (overwrite=True, --overwrite)"
         )
-    own = _listed(folder, content)
-    why = f"it holds files that are not part of {content} that was saved there"
-    if own is None:
-        own, why = set(), f"it has no file {MARKER}, by which isoadapt marks {content}, but others"
-    foreign = sorted(names - own)
-    if foreign:
-        examples = ", ".join(map(repr, foreign[:3])) + (", …" if len(foreign) > 3 else "")
+    if foreign := sorted(names - _listed(folder, content)):
         raise FileExistsError(
-            f"{shown} is not replaced: {why} ({examples}); move or delete them, or choose "
-            "another folder"
+            f"{shown} is not replaced: no {MARKER} says that {listed(foreign, 3)} are part of "
+            f"{content} that isoadapt wrote; move or delete them, or choose another folder"
         )
 
 
-def _listed(folder: Path, content: str) -> set[str] | None:
-    """Return the names that the marker of a folder lists; None if it is not marked as `content`."""
+def _listed(folder: Path, content: str) -> set[str]:
+    """Return the names that the marker of a folder lists, if it is marked as `content`."""
     try:
         title, *names = (folder / MARKER).read_text("utf-8").splitlines()
     except (OSError, ValueError):  # there is no marker, or another file with its name
-        return None
-    return {*names, MARKER} if title.startswith(_TITLE.format(content)) else None
+        return set()
+    return {*names, MARKER} if title.startswith(_TITLE.format(content)) else set()

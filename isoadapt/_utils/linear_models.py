@@ -1,4 +1,4 @@
-"""Reading of fitted linear models of scikit-learn, alone, in a wrapper, or one for each output."""
+"""Reading of fitted linear models of scikit-learn by their values, whatever they are wrapped in."""
 
 from __future__ import annotations
 
@@ -9,63 +9,48 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import is_classifier
+from sklearn.multioutput import MultiOutputClassifier
 
 Floats = NDArray[np.float64]
-_INSIDE = ("best_estimator_", "estimator_", "regressor_")  # of searches and other wrappers
+_FAR = 2.0**20  # length of the rows that show coefficients, beside which intercepts are small
 _CERTAIN = 20.0  # logit of a label that was the same in all rows
 _N_ROWS = 200  # of a probe
 
 
 def read_linear(estimator: Any) -> tuple[Floats, Floats, Any, bool]:
-    """Return what a LinearHead with the predictions of a fitted model is made of."""
+    """Return what a LinearHead with the predictions of a fitted linear model is made of."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # it may have been fitted to columns with names
-            return _read(_inside(estimator))
+            d = estimator.n_features_in_
+            values = _outputs(estimator, _FAR * np.eye(d + 1, d, -1))
+            if not np.isfinite(values).all():
+                raise ValueError("its values are not finite everywhere")
+            several = _dense(estimator.predict(np.zeros((1, d)))).ndim > 1
     except (AttributeError, ValueError) as error:
         raise ValueError(
-            f"head={estimator!r} has no coef_ with one row for each of its outputs: a head must be "
-            "a linear model, alone or in OneVsRestClassifier, MultiOutputClassifier, "
-            "MultiOutputRegressor or a search, without a Pipeline; fit it first, or pass "
-            "'logistic', 'ridge' or a LinearHead"
+            f"head={estimator!r} is not a fitted linear model ({error}): a head must be one, alone "
+            "or in OneVsRestClassifier, MultiOutputClassifier, MultiOutputRegressor or a search; "
+            "fit it first, or pass 'logistic', 'ridge' or a LinearHead"
         ) from error
-
-
-def _read(model: Any) -> tuple[Floats, Floats, Any, bool]:
-    coef, intercept = np.split(_table(model), [-1], axis=1)
-    intercept = intercept.ravel()
-    at_zero = _dense(model.predict(np.zeros((1, coef.shape[1]))))
-    classes = getattr(model, "classes_", None)
-    if not is_classifier(model) or classes is None:  # PLSRegression centres the features
-        return coef, np.resize(at_zero, len(coef)), None, False
-    if at_zero.ndim == 2:
-        return coef, intercept, None, True
-    if len(coef) == 1 and len(classes) == 2:
+    intercept, coef = values[0], (values[1:] - values[0]).T / _FAR
+    if not is_classifier(estimator):
+        return coef, intercept, None, False
+    if several:
+        constant = ~coef.any(axis=1) & np.isin(intercept, (0, 1))  # OneVsRestClassifier gives it
+        return coef, np.where(constant, _CERTAIN * (2 * intercept - 1), intercept), None, True
+    if len(coef) == 1:
         coef, intercept = np.concatenate([-coef, coef]) / 2, np.append(-intercept, intercept) / 2
-    if len(classes) != len(coef):
-        raise ValueError(f"there are {len(classes)} classes, but {len(coef)} rows")
-    return coef, intercept, classes, False
+    return coef, intercept, estimator.classes_, False
 
 
-def _inside(estimator: Any) -> Any:
-    found = [getattr(estimator, name) for name in _INSIDE if hasattr(estimator, name)]
-    return _inside(found[0]) if found else estimator
-
-
-def _table(model: Any) -> Floats:
-    """Return the coefficients and, in the last column, intercepts of a model or of its parts."""
-    if hasattr(model, "coef_"):
-        coef = np.atleast_2d(_dense(model.coef_)).astype(np.float64)
-        intercept = np.ravel(getattr(model, "intercept_", 0.0))
-        return np.column_stack([coef, np.broadcast_to(intercept, len(coef))])
-    parts = [_inside(part) for part in model.estimators_]
-    fitted = {number: _table(part) for number, part in enumerate(parts) if not hasattr(part, "y_")}
-    table = np.zeros((len(parts), max(part.shape[1] for part in fitted.values())))
-    table[list(fitted)] = np.concatenate(list(fitted.values()))
-    for number, part in enumerate(parts):
-        if number not in fitted:  # it predicts the label that it was fitted to
-            table[number, -1] = _CERTAIN if np.all(part.y_) else -_CERTAIN
-    return table
+def _outputs(model: Any, rows: Floats) -> Floats:
+    """Return the decision values of a classifier, or the values of a regressor (n, n_outputs)."""
+    model = getattr(model, "best_estimator_", model)
+    if isinstance(model, MultiOutputClassifier):
+        return np.column_stack([_outputs(each, rows) for each in model.estimators_])
+    values = model.decision_function(rows) if is_classifier(model) else model.predict(rows)
+    return np.asarray(values, np.float64).reshape(len(rows), -1)
 
 
 def check_predictions(estimator: Any, head: Any) -> None:
@@ -79,13 +64,13 @@ def check_predictions(estimator: Any, head: Any) -> None:
             found = _dense(estimator.predict(rows)).reshape(expected.shape)
         except (AttributeError, ValueError):  # it selects features, or has other outputs
             found = np.full(expected.shape, np.nan)
-    if head.multi_label_:
-        differs = (found != expected) & (np.abs(outputs) > rounding)
-    elif head.classes_ is None:
+    if head.classes_ is None:
         differs = ~np.isclose(found, expected, 1e-4, rounding.max())
+    elif head.multi_label_:
+        differs = (found != expected) & (np.abs(outputs) > rounding)
     else:
-        ordered = np.sort(outputs, axis=1)
-        differs = (found != expected) & (ordered[:, -1] - ordered[:, -2] > rounding.max(axis=1))
+        margins = np.diff(np.sort(outputs, axis=1), axis=1)[:, -1]
+        differs = (found != expected) & (margins > rounding.max(axis=1))
     if differs.any():
         raise ValueError(
             f"head={estimator!r} does not predict as a head does, X @ coef_.T + intercept_, the "

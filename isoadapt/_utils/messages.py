@@ -1,7 +1,6 @@
 """What is shown to the user: warnings, error messages, and tables as text and as HTML."""
 
 import html
-import re
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Sequence
@@ -32,8 +31,8 @@ def reason(error: BaseException) -> str:
 
 def choices(name: str, known: Collection[str]) -> str:
     """Say which names there are, and which of them is most like a wrong name."""
-    plain = {_plain(each): each for each in known}
-    found = get_close_matches(_plain(name), plain, n=1, cutoff=_UNLIKE)
+    plain = {each.lower(): each for each in known}
+    found = get_close_matches(name.lower(), plain, n=1, cutoff=_UNLIKE)
     guess = f"; did you mean {plain[found[0]]!r}?" if found else ""
     shown = [repr(each) if "," in each else each for each in known]
     return f"choose from {', '.join(dict.fromkeys(shown))}{guess}"
@@ -41,23 +40,14 @@ def choices(name: str, known: Collection[str]) -> str:
 
 def listed(names: Sequence[Any], most: int = 16) -> str:
     """Join names for a message; if there are more than `most`, give their number instead."""
-    shown = ", ".join(shortened(repr(name)) for name in names[:most])
-    return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
-
-
-def shortened(text: str, most: int = 80) -> str:
-    """Truncate a text to `most` characters for a message."""
-    return text if len(text) <= most else f"{text[:most]}…"
+    joined = ", ".join(map(shown, names[:most]))
+    return joined if len(names) <= most else f"{joined}, … ({len(names)} in all)"
 
 
 def shown(value: Any) -> str:
-    """Return the repr of a value on one line, truncated to 40 characters."""
-    return shortened(" ".join(repr(value).split()), 40)
-
-
-def _plain(name: str) -> str:
-    """Drop case, punctuation and "adapter", so that names of classes are recognised."""
-    return re.sub(r"[\W_]", "", name.lower()).removesuffix("adapter")
+    """Return the repr of a value on one line, truncated to 60 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def aligned_table(

@@ -10,13 +10,7 @@ from sklearn import config_context, get_config
 
 from isoadapt._utils.devices import SharedSetting
 
-_FLOAT_ERRORS: dict[str, Any] = {
-    "divide": "warn",
-    "over": "warn",
-    "under": "ignore",
-    "invalid": "warn",
-}
-_SKLEARN = {"transform_output": "default", "array_api_dispatch": False}
+_SKLEARN: dict[str, Any] = {"transform_output": "default", "array_api_dispatch": False}
 
 
 @contextmanager
@@ -45,8 +39,7 @@ def own_state(outputs: bool = True) -> Iterator[None]:
             states.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
             states.enter_context(torch.enable_grad())
-        if np.geterr() != _FLOAT_ERRORS:
-            states.enter_context(np.errstate(**_FLOAT_ERRORS))
+        states.enter_context(np.errstate(all="warn", under="ignore"))
         if outputs and _SKLEARN.items() - get_config().items():
             states.enter_context(config_context(**_SKLEARN))
         for device in ("cpu", "cuda"):

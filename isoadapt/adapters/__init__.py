@@ -6,6 +6,7 @@ from isoadapt._utils.imports import lazy_names
 from isoadapt.adapters._registry import MODULES
 
 if TYPE_CHECKING:
+    from isoadapt.adapters._affine import AffineAdapter
     from isoadapt.adapters._all_but_the_top import AllButTheTop
     from isoadapt.adapters._cluster_isotropy import ClusterIsotropy
     from isoadapt.adapters._cosreg import CosRegAdapter
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Affine",
+    "AffineAdapter",
     "AllButTheTop",
     "ClusterIsotropy",
     "CosRegAdapter",
@@ -44,6 +46,7 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every att
         {
             **MODULES,
             "Affine": "isoadapt.adapters._maps",
+            "AffineAdapter": "isoadapt.adapters._affine",
             "PenaltyAdapter": "isoadapt.adapters._penalty",
         },
     )

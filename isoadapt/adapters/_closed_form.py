@@ -23,6 +23,7 @@ from isoadapt.geometry._chunks import (
     refuse_chunks,
 )
 from isoadapt.heads import LinearHead
+from isoadapt.metrics._points import codes_of
 
 REFIT_CONSTRAINTS: dict[str, list[Any]] = {
     **BaseAdapter._parameter_constraints,
@@ -37,7 +38,11 @@ class OnePassAdapter(BaseAdapter):
     @restore_on_failure
     @own_state()
     def fit(
-        self, X: "Chunked", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
+        self,
+        X: "Chunked",
+        y: "ArrayLike | None" = None,
+        sample_weight: "ArrayLike | None" = None,
+        groups: "ArrayLike | None" = None,
     ) -> Self:
         """Fit to embeddings, in memory or, except by ClusterIsotropy, chunk by chunk.
 
@@ -53,6 +58,9 @@ class OnePassAdapter(BaseAdapter):
             Frequency weights: a row of weight 2 counts as two equal rows. With the frequencies of
             words as weights, whitening is Zipfian whitening. Weights require X to be one matrix;
             for chunks, pass them to ``partial_fit``.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each row, such as its document. The folds that choose the penalty of a head
+            with a name keep groups whole; nothing else depends on them.
 
         Returns
         -------
@@ -73,13 +81,14 @@ class OnePassAdapter(BaseAdapter):
             return self._fit_chunks(X, sample_weight)
         rows, targets = self._check_fit_input(cast(ArrayLike, X), y)
         weights = check_frequencies(sample_weight, rows)
+        codes = None if groups is None else codes_of(groups, len(rows), "groups")[1]
         moments = Moments().update(rows, weights)
         check_spread(moments)
         refit = self._refits_head()
-        head = None if refit else self._resolve_head(rows, targets, weights)
+        head = None if refit else self._resolve_head(rows, targets, weights, codes)
         fitted = self._fit_rows(rows, weights, moments, head)
         if refit:
-            head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
+            head = self._fit_head(rows, targets, weights, codes, fitted["map_"])
         return self._set_fitted(head=head, **fitted)
 
     @abstractmethod

@@ -61,10 +61,13 @@ def head_for(head: LinearHead, y: Any, name: str) -> Any:
     if not (unknown := head._unknown_labels(y)):
         return head
     new = "ridge" if head.classes_ is None and not isinstance(unknown[0], str) else "logistic"
+    what = f"y contains labels unknown to the {name}: {unknown[:5]}; it knows {head._known()}. "
+    if new == "logistic" and len(np.unique(as_values(y), axis=0)) < 2:
+        raise ValueError(f"{what}Relabel y, which has one class, too few for a new head")
     warn(
-        f"y contains labels unknown to the {name}: {unknown[:5]}; it knows {head._known()}. A new "
-        f"head is fitted instead, head={new!r}. To use the {name}, relabel y; to avoid this "
-        "warning, pass an estimator (head=LogisticRegression()), or fit with --set head=logistic"
+        f"{what}A new head is fitted instead, head={new!r}. To use the {name}, relabel y; to avoid "
+        "this warning, pass an estimator (head=LogisticRegression()), or fit with --set "
+        "head=logistic"
     )
     return new
 

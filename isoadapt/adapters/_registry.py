@@ -95,7 +95,7 @@ class _Adapters(Mapping[str, "type[BaseAdapter]"]):
 
 
 ADAPTERS = _Adapters()
-"""Classes of adapters by name: all but PenaltyAdapter, which needs a penalty in code."""
+"""Classes of adapters by name: all but PenaltyAdapter and AffineAdapter, made in code."""
 
 
 class Variant(NamedTuple):
@@ -104,6 +104,7 @@ class Variant(NamedTuple):
     name: str  # begins with the class's name, before a comma
     params: Mapping[str, Any] = {}
     brief: bool = True  # whether short tables have this row too
+    fast: bool = False  # whether "fast" has it: fitted without epochs, and removes no direction
 
     @property
     def adapter(self) -> str:
@@ -119,7 +120,7 @@ _UNSHRUNK = {"zeta": 0.0, "bias_corrected": True}
 
 VARIANTS = (
     Variant("IsotropyLayer, minibatch"),
-    Variant("IsotropyLayer, exact", {"solver": "exact"}),
+    Variant("IsotropyLayer, exact", {"solver": "exact"}, fast=True),
     Variant("IStarAdapter, lam=1"),
     Variant("IStarAdapter, lam=-1", {"lam": -1.0}, brief=False),
     Variant("IStarAdapter, lam=1, zeta=0, corrected", _UNSHRUNK, brief=False),
@@ -130,12 +131,12 @@ VARIANTS = (
     Variant("TopologicalEntropyAdapter, all bars", {"bars": "all"}, brief=False),
     Variant("FlowAdapter, head refit"),
     Variant("FlowAdapter, alpha=0.5", {"alpha": 0.5}, brief=False),
-    Variant("IsoBN, head refit"),
+    Variant("IsoBN, head refit", fast=True),
     Variant("AllButTheTop, head refit"),
     Variant("ClusterIsotropy, head refit"),
-    Variant("Whitening, head refit"),
-    Variant("Whitening, oas, head refit", {"shrinkage": "oas"}, brief=False),
-    Variant("LogitPreservingWhitening"),
+    Variant("Whitening, head refit", fast=True),
+    Variant("Whitening, oas, head refit", {"shrinkage": "oas"}, brief=False, fast=True),
+    Variant("LogitPreservingWhitening", fast=True),
 )
 
 

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve
 
+from isoadapt._utils.copies import copy_hashes
 from isoadapt.adapters._maps import Floats
-from isoadapt.adapters._rows import Index
 from isoadapt.geometry import Moments
-from isoadapt.geometry._chunks import row_hashes
-from isoadapt.geometry._spread import dead_dimensions
+from isoadapt.geometry._spread import is_rounding
 
 _N_FOLDS = 5
 _BLOCK = 2048  # rows that are converted to float64 at a time
+_MANY = 10  # ridges; for more, one eigendecomposition is faster than as many of Cholesky
 _FIRST = (-2, -1)  # exponents of the ridges that are tried first
 _LOWEST, _HIGHEST = -6, 4
 
@@ -44,19 +44,16 @@ def add_rows(
     weights = np.ones(len(X)) if weights is None else weights
     kept = np.flatnonzero(weights > 0)
     if groups is None:
-        hashes = [row_hashes(X[block].astype(np.float64)) for block in _blocks(kept)]
-        numbers = np.concatenate([np.zeros(0, np.uint64), *hashes]) % _N_FOLDS
+        numbers = copy_hashes(X, 0.0)[kept] % _N_FOLDS
     else:
         numbers = np.array([_group_fold(str(each), known) for each in groups[kept].tolist()])
     for fold in range(_N_FOLDS):
-        for block in _blocks(kept[numbers == fold]):
+        own = kept[numbers == fold]
+        for start in range(0, len(own), _BLOCK):
+            block = own[start : start + _BLOCK]
             new = _measure(np.hstack([X[block], targets[block]]), weights[block])
             parts[fold] = merged([new, parts[fold]])
     return Folds(parts, known)
-
-
-def _blocks(rows: Index) -> Iterator[Index]:
-    return (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
 
 
 def _group_fold(group: str, known: dict[str, int]) -> int:
@@ -84,6 +81,11 @@ def merged(parts: Iterable[Moments | None]) -> Moments:
 
 def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) -> Iterator[Floats]:
     """Yield the solution (p, q) of (gram + ridge I) B = cross for each ridge."""
+    if len(ridges) > _MANY:
+        sizes, axes = np.linalg.eigh(gram)
+        crossed = axes.T @ cross
+        yield from (axes @ (crossed / (sizes + ridge)[:, None]) for ridge in ridges)
+        return
     matrix, diagonal = gram.copy(), gram.diagonal().copy()
     for ridge in ridges:
         np.fill_diagonal(matrix, diagonal + ridge)
@@ -96,9 +98,9 @@ def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) ->
 def standardised_path(moments: Moments, p: int, ridges: Sequence[float]) -> Iterator[Floats]:
     """Yield coefficients (p, q) of p columns, standardised for the ridge; others are targets."""
     scatter = moments.scatter.numpy()
-    variances = scatter.diagonal()[:p] / moments.count
-    live = ~dead_dimensions(variances)
-    scale = np.where(live, 1 / np.sqrt(np.where(live, variances, 1.0)), 0.0)[:, None]
+    deviations = (moments.scatter.diagonal()[:p] / moments.count).sqrt()
+    constant = is_rounding(deviations, moments.mean[:p].abs())
+    scale = (1 / deviations).where(~constant, 0.0).numpy()[:, None]
     correlation = scatter[:p, :p] * (scale.T / moments.count)
     correlation *= scale
     cross = scatter[:p, p:] * (scale / moments.count)

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from isoadapt._utils.containers import as_values
+from isoadapt._utils.copies import copy_hashes, row_hashes
+from isoadapt._utils.messages import listed, warn
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
-from isoadapt.geometry._chunks import row_hashes
-from isoadapt.geometry._spread import SMALLEST
+from isoadapt.geometry._spread import SMALLEST, dead_dimensions, is_rounding
 
 _LEAST_COUNT = 2  # rows; weights with a smaller sum cannot be frequencies
 _RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
@@ -43,8 +44,8 @@ class Sample(NamedTuple):
         return Sample(*parts)
 
 
-def check_spread(moments: Moments) -> None:
-    """Raise ValueError for too little weight, equal rows, or squares that over- or underflow."""
+def check_spread(moments: Moments, scaled: bool = False) -> None:
+    """Raise ValueError for little weight, equal rows or overflow; warn of columns that vanish."""
     if moments.count < _LEAST_COUNT:
         raise ValueError(
             f"sample_weight sums to {moments.count:g} in the rows that are used, but weights are "
@@ -62,6 +63,14 @@ def check_spread(moments: Moments) -> None:
             f"less than about {SMALLEST:g}, but an adapter needs rows that differ; check that the "
             "texts differ and that the encoder is the fine-tuned one, or divide tiny X by its "
             "largest absolute entry"
+        )
+    variances = moments.scatter.diagonal() / moments.count
+    lost = dead_dimensions(variances) & ~is_rounding(variances.sqrt(), moments.mean.abs())
+    if lost.any() and not scaled:
+        warn(
+            f"columns {listed(np.flatnonzero(lost).tolist())} of X count as constant, because they "
+            f"have at most 1e-12 of the variance of all; column {int(variances.argmax())} has the "
+            "most: standardise X first, for example with scikit-learn's StandardScaler"
         )
 
 
@@ -166,8 +175,8 @@ def _drawn_groups(
 def fold_numbers(
     X: NDArray[Any], labels: NDArray[Any] | None, groups: NDArray[Any] | None, n_folds: int
 ) -> Index:
-    """Return the fold of each row, the same for equal rows and for rows of one group."""
-    units = _codes(row_hashes(X))
+    """Return the fold of each row, the same for copies and for rows of one group."""
+    units = _codes(copy_hashes(X))
     if groups is not None:  # rows that equal rows or groups connect
         edges = csr_array((np.ones(len(X)), (units, units.max() + 1 + _codes(groups))))
         edges.resize((max(edges.shape),) * 2)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from math import sqrt
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,7 +52,7 @@ class TeacherReadout(BaseAdapter):
 
     One pass of a fine-tuned classifier computes the pooled hidden states of all its layers besides
     the vector that enters its head. This adapter is a ridge regression from them to the vectors of
-    another encoder, the teacher, such as the encoder before fine-tuning. It needs unlabelled texts
+    another encoder, the teacher, such as the base model. It needs unlabelled texts
     that both have encoded. The first columns of X are the head's input, so predictions stay exact.
 
     Columns of X are standardised. The teacher's vectors are scaled to unit length; zeros stay
@@ -73,8 +73,8 @@ class TeacherReadout(BaseAdapter):
     ridge : float or "auto", default="auto"
         The penalty α in the coefficients (X̃ᵀX̃/n + αI)⁻¹X̃ᵀT/n of the standardised columns X̃. "auto"
         minimises the squared error in five folds of rows, each left out of the fit in turn. The
-        folds are made of groups if they are given, else by a hash of the row of X. Smaller numbers
-        than 1e-8 are refused.
+        folds are made of groups if they are given, else by a hash of the row of X, which copies
+        share, nearly always also if they differ by rounding. A number must be at least 1e-8.
     head_share : float, default=0.03
         Share, between 0 and 1, of RRᵀh in the mean squared norm of z with ``space="head"``, which
         sets s. If it is small, cosines of z are close to those of T̂.
@@ -188,6 +188,7 @@ class TeacherReadout(BaseAdapter):
     ) -> Self:
         """Update the fit with more rows, to that of one ``fit`` to all rows so far.
 
+        The first chunk may have one row, whose teacher's vector is then predicted for any row.
         ``fit`` keeps no moments, because they are large, so ``partial_fit`` after it starts again.
 
         Parameters
@@ -212,8 +213,8 @@ class TeacherReadout(BaseAdapter):
                 "partial_fit starts without the rows of the fit before, which kept no moments: "
                 "pass all rows to partial_fit, or all to fit"
             )
-        self.moments_ = self._add_chunk(before, X, y, sample_weight, groups)
-        return self._solve(self.moments_)
+        self.moments_ = self._add_chunk(before, X, y, sample_weight, groups, least=1)
+        return self._solve(self.moments_, several=before is not NO_ROWS or len(cast(Any, X)) > 1)
 
     def score(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
@@ -260,11 +261,13 @@ class TeacherReadout(BaseAdapter):
             vectors = vectors / np.where(sizes > 0, sizes, 1.0)
         return rows, vectors
 
-    def _add_chunk(self, folds: Folds, X: Any, y: Any, sample_weight: Any, groups: Any) -> Folds:
-        """Return folds with more rows."""
+    def _add_chunk(
+        self, folds: Folds, X: Any, y: Any, sample_weight: Any, groups: Any, least: int = 2
+    ) -> Folds:
+        """Return folds with more rows; the first chunk has at least `least`."""
         first = folds is NO_ROWS
-        least = {"ensure_min_samples": 1 + first, "ensure_min_features": 1 + first}
-        rows, targets = self._check_pair(X, y, reset=first, **least)
+        size = {"ensure_min_samples": least if first else 1, "ensure_min_features": 1 + first}
+        rows, targets = self._check_pair(X, y, reset=first, **size)
         groups = as_values(groups, "groups")
         check_consistent_length(rows, groups)
         weights = check_frequencies(sample_weight, rows)
@@ -286,10 +289,13 @@ class TeacherReadout(BaseAdapter):
             )
         return head
 
-    def _solve(self, folds: Folds) -> Self:
+    def _solve(self, folds: Folds, several: bool = True) -> Self:
+        """Compute the maps; all rows have the same prediction unless there are several."""
         parts = [part for part in folds.parts if part is not None]
         total, p = merged(parts), self.n_features_in_
-        check_spread(Moments._of(total.count, total.mean[:p], total.scatter[:p, :p]))
+        if several:
+            own = Moments._of(total.count, total.mean[:p], total.scatter[:p, :p])
+            check_spread(own, scaled=True)
         head = self._find_head()
         self.ridge_, error = choose_ridge(parts, p, self.ridge)
         spread = float(total.scatter[p:, p:].trace())

@@ -81,13 +81,21 @@ def audit(
         typer.Option(help="Column of labels. Each class is then reported separately too."),
     ] = None,
     max_length: MaxLength = None,
+    vectors: Annotated[
+        str,
+        typer.Option(
+            help="auto: the input of a classifier, or the vectors of an encoder. exported: the "
+            "repaired vectors in a folder that isoadapt export wrote. Or a pooling: cls, mean, max."
+        ),
+    ] = "auto",
     layers: Annotated[
         bool, typer.Option("--layers", help="Report on the tokens of each layer too.")
     ] = False,
+    full: Annotated[bool, typer.Option("--all", help="Print all figures.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print isotropy scores of texts or of a matrix of embeddings, beside reference values.
+    """Say how collapsed the embeddings of texts, or a matrix of embeddings, are, and what to do.
 
     Example:
 
@@ -102,10 +110,11 @@ def audit(
                 f"{source!r} is read as a checkpoint, which needs texts: isoadapt audit {source} "
                 "texts.tsv (the name of a matrix must end in .npy or .parquet)"
             )
-        rows = rows._replace(path=texts, model=source)
-    elif texts is not None:
-        raise WrongUsage(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
-    _audit.audit(rows, layers, Console(as_json, quiet))
+        rows = rows._replace(path=texts, model=source, pooling=vectors)
+    elif texts is not None or vectors != "auto":
+        given = "--vectors" if texts is None else f"texts={str(texts)!r}"
+        raise WrongUsage(f"{given} needs a checkpoint, but {source!r} is a matrix")
+    _audit.audit(rows, layers, full, Console(as_json, quiet))
 
 
 @app.command()
@@ -145,9 +154,17 @@ def compare(
     adapters: Annotated[
         list[str] | None,
         typer.Option(
-            help="fast: all adapters in closed form or with an exact solver. all: also those that "
+            help="fast: adapters in closed form or with an exact solver. all: also those that "
             "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
-            f"each further one: {', '.join(METHODS)}. Default: fast."
+            f"each further one: {', '.join(METHODS)}; with --teacher also teacher-readout. "
+            "Default: fast."
+        ),
+    ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoder whose vectors teacher-readout learns, such as the base model before "
+            "fine-tuning. fast and all then have teacher-readout too."
         ),
     ] = None,
     text: Text = None,
@@ -178,6 +195,10 @@ def compare(
     with_texts: Annotated[
         bool, typer.Option("--with-texts", help="Show the texts as tooltips in the --html file.")
     ] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--all", help="Print p-values, geometry, cost and further figures too."),
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -193,7 +214,8 @@ def compare(
         raise WrongUsage("--with-texts is about the file of --html FILE: give this option too")
     rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
     console = Console(as_json, quiet)
-    options = _compare.Run(encoder_saw, jobs, cache, out, console, page, with_texts)
+    outputs = (out, console, page, with_texts)
+    options = _compare.Run(encoder_saw, jobs, cache, *outputs, teacher, full)
     _compare.compare(model, rows, adapters or [], options)
 
 
@@ -371,7 +393,9 @@ def export(
 ) -> None:
     """Write adapter and checkpoint as one model: for sentence-transformers, ONNX or transformers.
 
-    With --onnx, as one graph for ONNX Runtime. With --merge, as a checkpoint like the given one.
+    With --onnx, or for hidden layers that sentence-transformers cannot compute (teacher-readout),
+    as one graph for ONNX Runtime. With --merge, as a checkpoint like the given one, for adapters
+    that change its predictions.
 
     Example:
 
@@ -391,6 +415,9 @@ def export(
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="Folder that export or fit wrote.")],
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code in the folder.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -404,7 +431,7 @@ def check(
     """
     from isoadapt.cli import _export
 
-    if not _export.check(folder, Console(as_json, quiet)):
+    if not _export.check(folder, trust_remote_code, Console(as_json, quiet)):
         raise typer.Exit(1)
 
 

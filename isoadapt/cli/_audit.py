@@ -1,21 +1,21 @@
 """Implementation of ``isoadapt audit``."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isoadapt import TransformerEncoder
 from isoadapt.cli._options import Console, Source, WrongUsage, each_alone, read_rows
 from isoadapt.datasets import load_table
-from isoadapt.encoders import layer_report
-from isoadapt.encoders._texts import as_texts
-from isoadapt.encoders._tokenization import tokenize_blocks
-from isoadapt.metrics import IsotropyReport, isotropy_report
-from isoadapt.metrics._isotropy_report import NEXT_STEPS, REFERENCES
+
+if TYPE_CHECKING:
+    from isoadapt import TransformerEncoder
+    from isoadapt.metrics import IsotropyReport
+
+_FEWEST = 4  # rows; the corrected IsoScore is not defined for fewer
 
 
-def audit(source: Source, layers: bool, console: Console) -> None:
+def audit(source: Source, layers: bool, full: bool, console: Console) -> None:
     """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
     alone = {"--layers": layers, "--separately": source.separately}  # rows without labels
     given = [option for option, is_given in alone.items() if is_given]
@@ -24,64 +24,105 @@ def audit(source: Source, layers: bool, console: Console) -> None:
     if given and source.label is not None:
         raise WrongUsage(f"--label cannot be combined with {given[0]}, whose rows have no label")
     with console.notes():
-        if source.is_matrix():
-            has_label = source.label is not None
-            X, labels = read_rows(source, with_labels=has_label, mapped=True)
-            _check_several(X, source)
-            report = isotropy_report(X, labels=labels if has_label else None)
-            shown, figures = str(report), _plain(report, pooled=False)
-        else:
-            shown, figures = _audit_texts(source, layers, console)
-    console.show(shown, figures)
+        found = _audit_matrix if source.is_matrix() else _audit_texts
+        console.show(*found(source, layers, full, console))
 
 
-def _audit_texts(source: Source, layers: bool, console: Console) -> tuple[str, dict[str, Any]]:
+def _audit_matrix(
+    source: Source, layers: bool, full: bool, console: Console
+) -> tuple[str, dict[str, Any]]:
+    """Describe a matrix of embeddings."""
+    has_label = source.label is not None
+    X, labels = read_rows(source, with_labels=has_label, mapped=True)
+    _check_number(X, source)
+
+    from isoadapt.metrics import isotropy_report
+    from isoadapt.metrics._report_text import table
+
+    report = isotropy_report(X, labels=labels if has_label else None)
+    return f"{report.verdict()}\n{table(report, full)}", _plain(report, None, pooled=False)
+
+
+def _audit_texts(
+    source: Source, layers: bool, full: bool, console: Console
+) -> tuple[str, dict[str, Any]]:
     """Describe the embeddings of texts."""
     rows, labels = load_table(source.path, text=source.text, label=source.label)
     if source.separately:
         rows = each_alone(rows, source.path)
     if not layers:
-        _check_several(rows, source)
+        _check_number(rows, source)
+
+    from isoadapt import TransformerEncoder
+    from isoadapt.encoders import layer_report
+    from isoadapt.encoders._transformer import warn_if_exported
+    from isoadapt.metrics import isotropy_report
+    from isoadapt.metrics._report_text import table
+
     encoder = TransformerEncoder(
-        source.model, max_length=source.max_length, verbose=console.verbose
+        source.model,
+        pooling=source.pooling,
+        max_length=source.max_length,
+        verbose=console.verbose,
     )
+    warn_if_exported(encoder)
     line, truncation = _measure_truncation(encoder, rows)
-    vectors = encoder.open().describe()
-    lines = [f"Model: {source.model}", f"Texts: {line}"]
-    figures: dict[str, Any] = {"truncation": truncation, "vectors": vectors}
+    opened = encoder.open()
+    unit = "text" if isinstance(rows[0], str) else "pair of texts"
+    about = [
+        f"Model: {source.model}",
+        f"Texts: {line}",
+        f"Vectors: one for each {unit}, {opened.describe()}",
+    ]
+    figures: dict[str, Any] = {"truncation": truncation, "vectors": opened.describe()}
     if layers:
         tokens = layer_report(encoder, rows)
-        lines += ["", "Tokens of each layer:", str(tokens), ""]
+        about += ["", "Tokens of each layer:", str(tokens)]
         figures |= tokens.to_dict()
-    unit = "text" if isinstance(rows[0], str) else "pair of texts"
-    lines.append(f"Vectors: one for each {unit}, {vectors}")
-    if not layers or len(set(rows)) > 1:
-        report = isotropy_report(encoder.transform(rows), labels=labels if source.label else None)
-        lines.append(str(report))
-        figures |= _plain(report, pooled=layers)
+    if layers and len(set(rows)) == 1:
+        return "\n".join(about), figures
+    report = isotropy_report(encoder.transform(rows), labels=labels if source.label else None)
+    head = opened.head() is not None
+    figures |= _plain(report, head, pooled=layers)
+    lines = [report.verdict(head), *_command(report, head, source), *about, table(report, full)]
     return "\n".join(lines), figures
 
 
-def _check_several(rows: Any, source: Source) -> None:
-    if len(rows) < 2:
+def _command(report: "IsotropyReport", head: bool, source: Source) -> list[str]:
+    """Return the command that fits the adapter that repairs collapsed vectors."""
+    from isoadapt.adapters._registry import METHODS
+    from isoadapt.metrics._report_text import repair
+
+    names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
+    paths = f"--on {source.path} --model {source.model} --out my-adapter"
+    return [f"  isoadapt fit {name} {paths}" for name in names]
+
+
+def _check_number(rows: Any, source: Source) -> None:
+    if len(rows) < _FEWEST:
         raise ValueError(
-            f"{source.path} holds {len(rows)} row(s), but at least 2 are needed, because one row "
-            "has no variance: name a file with more texts or embeddings"
+            f"{source.path} holds {len(rows)} row(s), but at least {_FEWEST} are needed: name a "
+            "file with more texts or embeddings"
         )
 
 
-def _plain(report: IsotropyReport, pooled: bool) -> dict[str, Any]:
+def _plain(report: "IsotropyReport", head: bool | None, pooled: bool) -> dict[str, Any]:
     """Return the figures of a report, under "pooled" beside those of layers, for JSON."""
+    from isoadapt.metrics._report_text import REFERENCES
+
     references = {
         name: {key: pair[place] for key, pair in REFERENCES.items()}
         for place, name in enumerate(("healthy", "collapsed"))
     }
     figures = {"pooled": report.to_dict()} if pooled else report.to_dict()
-    return figures | {"references": references, "next_steps": " ".join(NEXT_STEPS)}
+    return figures | {"references": references, "verdict": report.verdict(head)}
 
 
-def _measure_truncation(encoder: TransformerEncoder, X: Any) -> tuple[str, dict[str, Any]]:
+def _measure_truncation(encoder: "TransformerEncoder", X: Any) -> tuple[str, dict[str, Any]]:
     """Count the given texts, duplicates too, that an encoder truncates, without its model."""
+    from isoadapt.encoders._texts import as_texts
+    from isoadapt.encoders._tokenization import tokenize_blocks
+
     opened, (texts, inverse) = encoder.open(), as_texts(X).unique()
     limit = opened.length(texts.second is not None)
     unique = np.empty(len(texts), dtype=np.int64)

@@ -29,7 +29,6 @@ from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
 from isoadapt.model_selection import Comparison, Similarity, compare_adapters
-from isoadapt.model_selection._compare._methods import is_fast
 from isoadapt.report import SpectrumDisplay
 
 # How much of the corpus is used, and settings that learn it soon: the sentences of a minimal pair
@@ -37,12 +36,12 @@ from isoadapt.report import SpectrumDisplay
 _N_TRAIN, _N_DEV = 1280, 600
 _QUICK = {"lr": 3e-4, "epochs": 2, "batch_size": 16, "shuffle": False, "freeze_embeddings": True}
 _REPAIR, _LAYER = "LogitPreservingWhitening", "IsotropyLayer, minibatch"
-_HIGHLIGHTED = (_REPAIR, _LAYER, "IsotropyLayer, exact", "AllButTheTop, head refit")
+_HIGHLIGHTED = (_REPAIR, _LAYER, "IsotropyLayer, exact", "Whitening, head refit")
 _SPECTRA, _PIPELINE, _CHECKPOINT = "spectra.png", "pipeline.joblib", "checkpoint"
 _RAW = "classifier's vectors"
 _ADAPTED = f"repaired by {_REPAIR}"
 _TAUGHT = "repaired by TeacherReadout"
-_BEFORE = "encoder before fine-tuning"
+_BEFORE = "base model"
 _COLLAPSED = 0.9  # share of variance in one direction from which vectors lie nearly on a line
 _QUERY = "He sold his car to pay for the operation."
 _PARAPHRASE = 4  # least grade of a pair whose sentences have nearly the same meaning
@@ -185,7 +184,7 @@ def repair(
 ) -> tuple[LogitPreservingWhitening, dict[str, Vectors]]:
     """Fit the repair to single texts, and embed the graded pairs without and with it.
 
-    X are the vectors of `texts`. `before` is the encoder before fine-tuning, if it is known; with
+    X are the vectors of `texts`. `before` is the base model, if it is known; with
     `every`, a readout learns its vectors.
     """
     if not isinstance(texts[0], str):  # of a classifier of pairs
@@ -219,8 +218,9 @@ def similarity(vectors: Vectors) -> PairFigures:
 
 def chosen_adapters(head: LinearHead, every: bool) -> dict[str, Any]:
     """Adapters of the table: those that are fitted without epochs and one other, or every one."""
-    made = {each.name: each.make(head) for each in installed_variants() if each.brief}
-    return {name: made[name] for name in made if every or name == _LAYER or is_fast(made[name])}
+    brief = [each for each in installed_variants() if each.brief]
+    chosen = brief if every else [each for each in brief if each.fast or each.name == _LAYER]
+    return {each.name: each.make(head) for each in chosen}
 
 
 def story(
@@ -271,12 +271,12 @@ def _search(found: dict[str, PairFigures]) -> str:
 def _advice(found: dict[str, PairFigures]) -> str:
     if _BEFORE not in found:
         return (
-            "The encoder before fine-tuning is usually better still at similarity: compare with it "
+            "The base model is usually better still at similarity: compare with it "
             "if you have it, on pairs of your own."
         )
     better = found[_BEFORE].correlation > found[_ADAPTED].correlation
     return (
-        f"The encoder before fine-tuning is {'better still' if better else 'not better here'} at "
+        f"The base model is {'better still' if better else 'not better here'} at "
         "similarity: use it for that if you can run two models. The repair is for one model that "
         "must do both."
     )

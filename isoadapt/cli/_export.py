@@ -15,7 +15,7 @@ from isoadapt.interop._folder import read_folder
 from isoadapt.interop._loaders import check_loader
 from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._reference import read_reference
-from isoadapt.interop._sentence_transformer import export_encoder
+from isoadapt.interop._sentence_transformer import export_encoder, in_last_layer
 
 
 def export(
@@ -37,6 +37,8 @@ def export(
             encoder.set_params(pooling=pooling)
         whole = Pipeline(parts._replace(encoder=("encoder", encoder)).steps())
         options = {"normalize": normalize, "overwrite": overwrite}
+        served = in_last_layer(encoder.open())
+        onnx = onnx or not served
         if onnx:
             export_onnx(whole, out / "model.onnx", **options)
         else:
@@ -45,6 +47,8 @@ def export(
         adapted = encoder.open().describe()
     lines = [f"Exported: {out}", f"Adapted: {adapted}"]
     classifies = not onnx and holds_classifier(out.expanduser())
+    if not served:
+        lines.append("Form: ONNX, because sentence-transformers computes the last layer only")
     if onnx:
         lines.append(f"Use: {out / 'README.md'} shows it, with onnxruntime and tokenizers")
     else:
@@ -55,14 +59,14 @@ def export(
     console.show("\n".join(lines), figures if onnx else figures | {"classifies": classifies})
 
 
-def check(folder: Path, console: Console) -> bool:
+def check(folder: Path, trust_remote_code: bool, console: Console) -> bool:
     """Compare what an exported folder gives with what it stores; return whether it is the same."""
     reference = read_reference(folder.expanduser())
     lines, checks = [f"Version of the vectors: {reference.version or 'not adapted'}"], {}
     for name in reference.loaders:
         try:
             with console.notes():
-                checks[name] = check_loader(folder.expanduser(), name, reference)
+                checks[name] = check_loader(folder.expanduser(), name, reference, trust_remote_code)
             outcome = [str(checks[name]), checks[name].wrong or "as exported"]
             lines.append(f"{name}: {', '.join(filter(None, outcome))}")
         except ImportError as error:

@@ -50,7 +50,8 @@ def finetune(
     if judged is not None:
         try:
             with console.notes():
-                figures = _evaluate(out, *judged, options["max_length"], console.verbose)
+                known = np.concatenate([labels, judged[1]])
+                figures = _evaluate(out, *judged, known, options["max_length"], console.verbose)
         except ValueError as error:
             raise ValueError(
                 f"{out} holds the fine-tuned checkpoint, but it cannot be evaluated on {dev}: "
@@ -77,10 +78,15 @@ def _make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any
 
 
 def _evaluate(
-    folder: Path, texts: Sequence[Any], labels: NDArray[Any], max_length: int, verbose: int
+    folder: Path,
+    texts: Sequence[Any],
+    labels: NDArray[Any],
+    known: NDArray[Any],
+    max_length: int,
+    verbose: int,
 ) -> dict[str, float]:
     """Return the task metrics of a checkpoint and the isotropy of its head input."""
-    encoder, head = load_checkpoint(folder, verbose=verbose)
+    encoder, head = load_checkpoint(folder, verbose=verbose, y=known)
     limit = encoder.open().backbone.limit or max_length
     X = encoder.set_params(max_length=min(max_length, limit)).transform(texts)
     predicted = head.predict(X)

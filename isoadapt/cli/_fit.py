@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
 from isoadapt import LogitPreservingWhitening, TransformerEncoder
+from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.files import ADAPTER, check_output_folder
 from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.adapters._base import BaseAdapter
@@ -25,7 +26,6 @@ from isoadapt.cli._options import (
     read_rows,
     read_settings,
 )
-from isoadapt.geometry._chunks import row_hashes
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._points import main_figures
 
@@ -140,7 +140,7 @@ def _judge(
         return _FOLDS, {"before": {}, "after": {"r2": adapter.r2_}}
     every = np.ones(len(X), dtype=bool)
     kind, trials = _FITTED, [(adapter, every, every)]
-    ranks = np.unique(row_hashes(X), return_inverse=True)[1]
+    ranks = np.unique(copy_hashes(X), return_inverse=True)[1]
     if ranks.max() + 1 >= 2 * _LEAST:
         parts = ranks % 2 == 0, ranks % 2 == 1
         # A half may be too small for the parameters, or lack a class.

@@ -110,9 +110,12 @@ class Console(NamedTuple):
         """Print each distinct warning of the block once, as a note, unless the command is quiet."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            yield
-        for message in dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught):
-            self.say(f"Note: {message}")
+            try:
+                yield
+            finally:  # a note may be the cause of an error
+                shown = (" ".join(str(warning.message).split()) for warning in caught)
+                for message in dict.fromkeys(shown):
+                    self.say(f"Note: {message}")
 
 
 def _plain(value: Any) -> Any:

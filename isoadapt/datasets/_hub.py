@@ -6,10 +6,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import reason
 from isoadapt.datasets._tables import Texts, label_column, text_columns, texts_and_labels
 
-_GLUE = "nyu-mll/glue"
 _MISSING = -1  # label of a row without one
 
 
@@ -23,13 +21,11 @@ def load_hub(
 ) -> tuple[Texts, NDArray[Any] | None]:
     """Read texts and labels from the Hugging Face Hub, or its cache, with the package ``datasets``.
 
-    No code that belongs to a data set is run.
-
     Parameters
     ----------
     path : str or path-like
         Name on the Hub such as "stanfordnlp/imdb", or "glue/mrpc" for a task of GLUE. Or a folder
-        of Parquet, CSV or JSON files.
+        of Parquet, CSV or JSON files. No code that belongs to a data set is run.
     name : str, default=None
         Configuration of the data set, if it has several.
     split : str, default="train"
@@ -38,8 +34,7 @@ def load_hub(
         Column of the texts, or two columns for pairs of texts. None: the columns that hold
         strings, of which there must be one or two.
     label : str or None, default="label"
-        Column of the labels. None: no labels are read. If the default column "label" does not
-        exist, no labels are read either. Any other name must exist.
+        Column of the labels, as for :func:`load_table`.
 
     Returns
     -------
@@ -53,42 +48,31 @@ def load_hub(
     ImportError
         If ``datasets`` is not installed.
     OSError
-        If the data set cannot be downloaded or found, or if one of its files is damaged.
+        If the data set cannot be downloaded or found.
     ValueError
-        As for :func:`load_table`, or if the labels are hidden, as in the test sets of GLUE.
+        As for :func:`load_table`, if there is no such split, or if the labels are hidden.
 
     Examples
     --------
     >>> from isoadapt.datasets import load_hub
     >>> texts, labels = load_hub("glue/mrpc", split="validation")  # doctest: +SKIP
     """
-    rows = _load(os.fspath(path), name, split)
+    datasets, source = import_optional("datasets", feature="load_hub", extra="data"), str(path)
+    if source.startswith("glue/") and name is None and not os.path.isdir(path):
+        source, name = "nyu-mll/glue", source.removeprefix("glue/")
+    rows = datasets.load_dataset(source, name, split=split)
     where, columns = f"{path!s}, split {split!r}", rows.column_names
     label = label_column(where, columns, label)
     kinds = {column: getattr(kind, "dtype", None) for column, kind in rows.features.items()}
     strings = [each for each in columns if "string" in str(kinds[each]) and each != label]
     names = text_columns(where, columns, text, strings)
     chosen = dict.fromkeys(names if label is None else [*names, label])
-    table = rows.select_columns([*chosen]).to_pandas().rename_axis("row")
+    table = rows.select_columns([*chosen]).to_pandas()
     texts, labels = texts_and_labels(where, table, names, label)
     missing = 0 if labels is None else int((labels == _MISSING).sum())
     if missing and (missing == len(texts) or hasattr(rows.features[label], "names")):
         raise ValueError(
-            f"{where} has the label {_MISSING}, which means that the label is missing or hidden, "
-            f"in {missing} of {len(texts)} rows; choose another split, drop these rows, or pass "
-            "label=None to read only the texts"
+            f"{where} has the label {_MISSING}, of a missing or hidden label, in {missing} of "
+            f"{len(texts)} rows; choose another split, drop these rows, or pass label=None"
         )
     return texts, labels
-
-
-def _load(path: str, name: str | None, split: str) -> Any:
-    datasets = import_optional("datasets", feature="load_hub", extra="data")
-    if path.startswith("glue/") and name is None and not os.path.isdir(path):
-        path, name = _GLUE, path.removeprefix("glue/")
-    try:
-        return datasets.load_dataset(path, name, split=split)
-    except Exception as error:  # damaged files make their readers raise errors of many classes
-        raise OSError(
-            f"path={path!r}, name={name!r}, split={split!r} cannot be loaded "
-            f"({reason(error.__cause__ or error)}); check the names and the connection"
-        ) from error

@@ -109,9 +109,8 @@ class Backbone:
         lengths = (self.tokenizer.model_max_length, self.limit, trained)
         return min((int(n) for n in lengths if n and 0 < n < UNLIMITED), default=None)
 
-    def sentence_pooling(self) -> Pooling | None:
-        """Return the pooling of sentence-transformers, or None if the model has none."""
-        head = self.head is not None
+    def sentence_pooling(self, head: bool) -> Pooling | None:
+        """Return the pooling of sentence-transformers, or None if the model or head has none."""
         if self.sentence is not None and not head:
             return live_pooling(self.sentence)
         return None if self.folder is None else sentence_pooling(self.folder, head)
@@ -154,7 +153,7 @@ class Backbone:
         states = [self.hidden_state(layer) % (n + 1) for layer in layers]
         own = Pooling(())
         if modes[0] == HEAD_INPUT:
-            states[0], own = -1, self.sentence_pooling() or own  # -1 as the parameter has it
+            states[0], own = -1, self.sentence_pooling(True) or own  # -1 as the parameter has it
         return LayersPooling(modes, (), own.max_length, tuple(states))
 
     def _readout(self) -> Parts:
@@ -222,8 +221,9 @@ def find_last_linear(model: Any) -> nn.Linear:
     base = set() if model.base_model is model else set(model.base_model.modules())
     heads = [
         module
-        for module in model.modules()
+        for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
+        and ".lora_" not in name  # which ends beside a head that it adapts
         and module not in base
         and module.out_features == model.config.num_labels
     ]

@@ -115,10 +115,7 @@ class EmbeddingCache:
     -----
     The store is an SQLite file with a checksum for every vector. A process or thread claims texts
     before it encodes them, so no text is encoded twice. Others go on with other texts, and wait
-    only if all that they lack are claimed. A process that is killed loses only the texts that it
-    was encoding, about two seconds of work, which others may claim after 20 seconds. After a crash
-    of the machine, the last few batches may be missing. A process that is forked while no thread
-    encodes can use the cache too.
+    only if all that they lack are claimed, which ends after 20 seconds.
 
     Vectors computed on a GPU and on a CPU, in batches of other composition, or by other versions of
     torch and transformers, differ in the last bits. The cache treats them as equal. Everyone who

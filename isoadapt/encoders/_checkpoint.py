@@ -41,21 +41,8 @@ def load_checkpoint(
     pooling : {"head_input", "readout"} or list, default="head_input"
         Pooling of the encoder, see :class:`TransformerEncoder`. Its first columns must be the
         input of the head. "readout" and lists add hidden states of the same pass.
-    max_length : int, default=None
-        Number of tokens that an input is truncated to. None means as many as both tokenizer and
-        model are made for.
-    batch_tokens : int, default=2048
-        Number of tokens in a batch, padding included.
-    device : str or torch.device, default="auto"
-        Device of the model. "auto" is "cuda" if it is available, else "cpu".
-    dtype : {"auto", "float32", "bfloat16", "float16"}, default="auto"
-        Data type of the computation. "auto" is "float32".
-    revision : str, default=None
-        Branch, tag or commit on the Hub.
-    trust_remote_code : bool, default=False
-        Whether code that comes with the checkpoint may be executed.
-    verbose : int, default=0
-        If greater than 0, the encoder shows a progress bar.
+    max_length, batch_tokens, device, dtype, revision, trust_remote_code, verbose : object
+        Parameters of the encoder, see :class:`TransformerEncoder`.
     y : array-like of shape (n_samples,), default=None
         Labels that the head will be used with, see Notes.
 
@@ -64,12 +51,12 @@ def load_checkpoint(
     encoder : TransformerEncoder
         Encoder that maps texts to embeddings of shape (n, d) or, with more poolings, wider ones.
     head : LinearHead
-        Head in float64 for the first d = ``head.n_features_in_`` columns. Its classes are the label
-        ids 0, 1, …. A model with one output, or one that was fine-tuned for regression, gives a
-        regressor. A CrossEncoder of sentence-transformers whose one output w, b goes through a
-        sigmoid gives a classifier of 0 and 1 with the rows -w/2 and w/2. A model with
-        ``problem_type="multi_label_classification"`` gives a multi-label head, whose
-        columns are in the order of the ids and have the names of ``id2label``, if there are any.
+        Head in float64 for the first d = ``head.n_features_in_`` columns. Its classes are the names
+        in ``id2label``, or else the ids 0, 1, …, see Notes. A model with one output, or one that
+        was fine-tuned for regression, gives a regressor. A CrossEncoder of sentence-transformers
+        whose one output w, b goes through a sigmoid gives a classifier of 0 and 1 with the rows
+        -w/2 and w/2. A model with ``problem_type="multi_label_classification"`` gives a multi-label
+        head, whose columns are in the order of the ids.
 
     Raises
     ------
@@ -78,13 +65,15 @@ def load_checkpoint(
     ValueError
         If the checkpoint has no linear classifier head of its own, if the head does not reproduce
         the model's logits, if `pooling` does not begin with the head's input, or if `y` holds
-        labels that are neither ids nor names, or that may be both.
+        labels that do not belong to the classes, or that may belong to several.
 
     Notes
     -----
-    Labels are integer ids, as in the fine-tuning data, unless
-    :func:`isoadapt.finetune.finetune_text_classifier` was given names. If `y` holds names in
-    ``id2label``, spelled as there, the classes are these names; if it holds ids, they are the ids.
+    Without `y`, the classes are the names in ``id2label``, or the ids if it holds only "LABEL_0"
+    and so on, or not one name for each class. With `y`, they are spelled as there: as names, in
+    any of the usual cases; as ids, also as strings, or as "LABEL_0" and so on; or as the number in
+    each name, such as 4 for "4 stars". Numbers that may be ids or of other names are refused.
+
     A head sorts its rows by label. If names are not sorted, the outputs of their head are the
     model's logits in the order of ``classes_``.
 

@@ -1,6 +1,5 @@
 """The classifier head of a loaded model, and the layers between hidden states and this head."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from isoadapt._utils.containers import as_values
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import PAIR, explained_failure, to_device
+from isoadapt.encoders._class_labels import class_labels
 from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._pooling import MODES, Pooling
 from isoadapt.encoders._sentence import ACTIVATIONS, MODEL_FILE
@@ -26,7 +26,7 @@ _TOLERANCE = 1e-5  # relative to the largest entry
 def read_head(backbone: Backbone, y: ArrayLike | None = None) -> LinearHead:
     """Return the head of a classifier in float64.
 
-    Its classes are ids or the names in ``id2label``: those that `y` holds, if it holds either.
+    Its classes are spelled as in `y`, see ``class_labels``.
     """
     head, config = backbone.head, backbone.model.config
     if head is None:
@@ -40,38 +40,18 @@ def read_head(backbone: Backbone, y: ArrayLike | None = None) -> LinearHead:
         np.zeros(len(head.weight)) if values is None else values.detach().cpu().double().numpy()
         for values in (state.get(name, getattr(head, name)) for name in ("weight", "bias"))
     )
-    names: Any = [config.id2label.get(label) for label in range(len(coef))]
-    if not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
-        names = None
     if config.problem_type == "multi_label_classification":
-        default = names == [f"LABEL_{label}" for label in range(len(coef))]
-        return LinearHead(coef, intercept, None if default else names, multi_label=True)
+        return LinearHead(coef, intercept, class_labels(config, len(coef)), multi_label=True)
     one = config.num_labels == 1
     if config.problem_type == "regression" or (one and not applies_sigmoid(backbone)):
         return LinearHead(coef, intercept)
     if one:
         coef, intercept = (np.concatenate([-row, row]) / 2 for row in (coef, intercept))
-    own = LinearHead(coef, intercept, np.arange(len(coef)))
-    if names is None or len(names) < len(coef):
-        return own
-    other = LinearHead(coef, intercept, names)
-    if getattr(config, "isoadapt_label_names", False):  # isoadapt fine-tuned it on names
-        own, other = other, own
-    if y is None:
-        return own
     try:
-        values = np.ravel(as_values(y))
-        found = min((own, other), key=lambda head: len(head._unknown_labels(values)))
+        labels = None if y is None else np.ravel(as_values(y)).tolist()
     except (TypeError, ValueError):  # y does not hold labels, and an adapter may ignore it
-        return own
-    ids = [str(label) for label in range(len(names))]
-    if values.dtype.kind in "biu" and names != ids and {*values.astype(str)} <= {*names}:
-        raise ValueError(
-            f"y holds {np.unique(values).tolist()}, which may be the ids {ids} or, as numbers, the "
-            f"names {names} of the checkpoint's labels: pass names as str; for ids, give the "
-            "adapter the head of load_checkpoint(path), without y"
-        )
-    return found
+        labels = None
+    return LinearHead(coef, intercept, class_labels(config, len(coef), labels))
 
 
 def applies_sigmoid(backbone: Backbone) -> bool:
@@ -106,15 +86,6 @@ def _check_logits(backbone: Backbone, head: nn.Linear) -> None:
         )
 
 
-@dataclass(frozen=True)
-class HeadPath:
-    """The pooling of the last hidden states, and the layers that follow it."""
-
-    pooling: str  # a mode of Pooling
-    width: int  # of the hidden states
-    layers: tuple[nn.Module, ...]  # Linear or LayerNorm, and activations without parameters
-
-
 class _Call(NamedTuple):
     """One call of a layer whose output holds one vector for each text."""
 
@@ -124,26 +95,29 @@ class _Call(NamedTuple):
 
 
 @torch.inference_mode()
-def head_path(backbone: Backbone) -> HeadPath:
+def head_path(backbone: Backbone) -> tuple[Pooling, int]:
     """Find how the input of a classifier's head is computed from the last hidden states.
 
-    The layers are recorded in a forward pass of two texts. The pooling and the activations are
-    those that give the values that the next layer receives. ValueError is raised if there are none.
+    The steps of the pooling are Linear or LayerNorm layers, each with an activation, recorded in a
+    forward pass of two texts; they give the values that the next layer receives. The width of the
+    hidden states is returned too. ValueError is raised if there is no such pooling.
     """
     hidden, calls, target, mask = _record(backbone)
-    layers: list[nn.Module] = []
+    steps: tuple[nn.Module, ...] = ()
     while True:
         for mode in MODES if hidden.shape[:2] == mask.shape else ():  # unlike Funnel
             if _equal(Pooling((mode,))(hidden, mask), target):
-                return HeadPath(mode, hidden.shape[-1], tuple(layers))
-        step = _last_step(calls, target)
-        if step is None:
+                return Pooling((mode,), steps), hidden.shape[-1]
+        numbers = reversed(range(len(calls)))
+        pairs = ((number, activation()) for number in numbers for activation in ACTIVATIONS)
+        given = (pair for pair in pairs if _equal(pair[1](calls[pair[0]].result), target))
+        number, last = next(given, (None, None))
+        if number is None or last is None:
             raise ValueError(
                 "it is not a pooling of hidden states followed by Linear and LayerNorm layers with "
                 f"the activations {', '.join(cls.__name__ for cls in ACTIVATIONS)}"
             )
-        number, activation = step
-        layers = [calls[number].layer, activation, *layers]
+        steps = (calls[number].layer, last, *steps)
         calls, target = calls[:number], calls[number].given
 
 
@@ -172,15 +146,6 @@ def _record(backbone: Backbone) -> tuple[Tensor, list[_Call], Tensor, Tensor]:
     with explained_failure(backbone, batch):
         vectors = network(**inputs).logits
     return states[-1], calls, vectors, batch["attention_mask"]
-
-
-def _last_step(calls: list[_Call], target: Tensor) -> tuple[int, nn.Module] | None:
-    """Return the number of the last call and the activation that give `target`, if any."""
-    for number in reversed(range(len(calls))):
-        for activation in ACTIVATIONS:
-            if _equal(activation()(calls[number].result), target):
-                return number, activation()
-    return None
 
 
 def _equal(values: Tensor, target: Tensor) -> bool:

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from contextlib import nullcontext, suppress
+from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -26,8 +26,6 @@ _SENTENCE_MODULE = re.compile(  # where the versions of sentence-transformers ha
     r"sentence_transformers\.(?:models|(?:base|sentence_transformer)\.modules)\.(?:\w+\.)?(\w+)"
 )
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-MERGE = "merge it with peft (merge_and_unload), and pass the folder of the result"
-DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}  # by name, revision and code
 
 
 def checkpoint_folder(
@@ -37,10 +35,11 @@ def checkpoint_folder(
     folder = Path(model).expanduser().absolute()  # the working directory may change later
     if folder.is_dir():
         return folder
-    return _download(str(model), revision, trust_remote_code)
+    return download(str(model), revision, trust_remote_code)
 
 
-def _download(name: str, revision: str | None, code: bool) -> Path:
+@cache
+def download(name: str, revision: str | None, code: bool) -> Path:
     """Download a checkpoint, once for each process, without other formats of weights."""
     from huggingface_hub import snapshot_download
     from tqdm import tqdm
@@ -51,25 +50,22 @@ def _download(name: str, revision: str | None, code: bool) -> Path:
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options | {"disable": True})
 
-    key = (name, revision, code)
-    if key in DOWNLOADED:
-        return DOWNLOADED[key]
     patterns = [f"*{suffix}" for suffix in _FILES if code or suffix != ".py"]
     try:
-        folder = snapshot_download(
-            name,
-            revision=revision,
-            allow_patterns=patterns,
-            ignore_patterns=["onnx/*", "openvino/*"],
-            tqdm_class=Hidden,
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=patterns,
+                ignore_patterns=["onnx/*", "openvino/*"],
+                tqdm_class=Hidden,
+            )
         )
     except (OSError, ValueError) as error:
         raise OSError(
             f"model={name!r} is not a folder, and downloading it from the Hugging Face Hub failed "
             f"({type(error).__name__}: {reason(error)})"
         ) from error
-    DOWNLOADED[key] = Path(folder)
-    return DOWNLOADED[key]
 
 
 def read_json(path: Path) -> Any:
@@ -125,10 +121,7 @@ def module_kind(path: str) -> str:
 
 def _first_module(folder: Path) -> tuple[str, Path]:
     """Return kind and folder of the first module; without a list of them, a Transformer in it."""
-    modules: list[tuple[str, Path]] = []
-    with suppress(ValueError) if (folder / "config.json").is_file() else nullcontext():
-        modules = sentence_modules(folder)
-    return modules[0] if modules else ("Transformer", folder)
+    return next(iter(sentence_modules(folder)), ("Transformer", folder))
 
 
 def transformer_folder(folder: Path) -> Path:
@@ -149,16 +142,14 @@ def check_begins_with_transformer(folder: Path) -> None:
 
 def read_adapter(folder: Path) -> dict[str, Any] | None:
     """Read the configuration of a PEFT adapter; return None if the folder holds none."""
-    config = read_json(folder / PEFT_CONFIG)
-    if config is None:
-        return None
-    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
-    if not isinstance(base, str) or not base:
+    config = read_object(folder / PEFT_CONFIG)
+    base = config.get("base_model_name_or_path")
+    if config and not (isinstance(base, str) and base):
         raise ValueError(
             f"{folder / PEFT_CONFIG} names no base model (base_model_name_or_path={base!r}): set "
             "it to a folder or a name on the Hugging Face Hub"
         )
-    return config
+    return config or None
 
 
 def base_folder(folder: Path) -> Path | None:
@@ -167,6 +158,9 @@ def base_folder(folder: Path) -> Path | None:
     if adapter is None:
         return None
     name = adapter["base_model_name_or_path"]
+    if not Path(name).expanduser().is_dir():  # then a path relative to the adapter
+        places = (folder.parent / name, folder / name)
+        name = next((str(place) for place in places if place.is_dir()), name)
     try:
         base = checkpoint_folder(name, adapter.get("revision"), False)
     except OSError as error:
@@ -209,9 +203,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
     and in those of sentence-transformers modules. ValueError is raised if the checkpoint names
     files outside the folder, or weights that are not safetensors files.
     """
-    places = {folder}
-    with suppress(ValueError):  # the function that reads the modules reports the error
-        places |= {module for _, module in sentence_modules(folder) if module.is_dir()}
+    places = {folder, *(module for _, module in sentence_modules(folder) if module.is_dir())}
     places |= {entry for place in places for entry in place.iterdir() if entry.is_dir()}
     files = {file for place in places for file in place.iterdir() if file.suffix in _FILES}
     files |= set(weight_files(transformer_folder(folder)))
@@ -244,13 +236,21 @@ def check_files(folder: Path, tokenizer_dir: Path) -> None:
     """Check before loading that `folder` holds a whole model and `tokenizer_dir` its tokenizer."""
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     if PEFT_CONFIG in names:  # transformers would load the base model that it names
-        raise ValueError(f"model={str(folder)!r} holds a PEFT adapter ({PEFT_CONFIG}); {MERGE}")
+        raise ValueError(
+            f"model={str(folder)!r} holds a PEFT adapter ({PEFT_CONFIG}); merge it with peft "
+            "(merge_and_unload), and pass the folder of the result"
+        )
     if "config.json" not in names:
         missing = "config.json"
     elif not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
         missing = "weights (*.safetensors; other formats can run code and are not read)"
     elif not _has_tokenizer(tokenizer_dir):
         missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"
+    elif isinstance(read_object(folder / "config.json").get("id2label"), list):
+        raise ValueError(
+            f"{folder}: id2label in config.json is a list of names, but must be an object with an "
+            'id for each, such as {"0": "negative", "1": "positive"}'
+        )
     else:
         return
     raise FileNotFoundError(

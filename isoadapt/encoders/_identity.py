@@ -77,10 +77,10 @@ def checkpoint_identity(folder: Path) -> Identity:
 def vectors_identity(folder: Path, setting: PoolingSetting, layer: int) -> Identity:
     """Identify the vectors of a checkpoint under a pooling by its files, without loading it."""
     head = needs_head(setting) or holds_classifier(folder)
-    read, parts = partial(sentence_pooling, folder, head), several_layers(setting)
+    read, parts = partial(sentence_pooling, folder), several_layers(setting)
     pooling: Any = parts or choose_pooling(setting, layer, head, read)
     if head and (parts == READOUT or (parts and needs_head(setting))):
-        pooling = (parts, own) if (own := read()) else parts  # the texts of a CrossEncoder
+        pooling = (parts, own) if (own := read(True)) else parts  # the texts of a CrossEncoder
     return checkpoint_identity(folder).with_settings(pooling, layer)
 
 

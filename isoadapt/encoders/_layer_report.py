@@ -1,10 +1,10 @@
 """layer_report: isotropy of a transformer's token embeddings for every layer, in one pass."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,16 +12,12 @@ from numpy.typing import NDArray
 from sklearn.utils import check_scalar
 from torch import Tensor
 from torch.nn import functional as F
+from tqdm.auto import tqdm
 
 from isoadapt._utils.messages import aligned_table, shows_progress, warn
 from isoadapt._utils.state import own_state
-from isoadapt.encoders._batching import (
-    embed_batches,
-    explained_failure,
-    needs_equal_lengths,
-    to_device,
-    token_budget,
-)
+from isoadapt.encoders._batching import embed_batches, explained_failure, to_device, token_budget
+from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import Tokens
@@ -35,17 +31,8 @@ _BLOCK = 1024  # texts tokenised at a time
 # Largest float32 difference of a token between two batches, relative to the spread of the layer.
 _TOLERANCE = 1e-5
 _ROUNDING = 1e-6  # a layer is constant if its spread relative to its norm is smaller
-_COLUMNS = {
-    "layer": ("layer", "d"),
-    "isoscore": ("IsoScore", ".4g"),
-    "isoscore_corrected": ("corrected", ".4g"),
-    "ev1": ("EV1", ".4g"),
-    "ev2": ("EV2", ".4g"),
-    "ev3": ("EV3", ".4g"),
-    "anisotropy1": ("anisotropy_1", ".4g"),
-    "mean_cosine": ("mean cosine", ".4g"),
-    "two_nn": ("TwoNN", ".4g"),
-}
+_TITLES = ["layer", "IsoScore", "corrected", "EV1", "EV2", "EV3"]
+_TITLES += ["anisotropy_1", "mean cosine", "TwoNN"]  # of the figures but n_tokens
 
 
 @dataclass(frozen=True)
@@ -54,16 +41,17 @@ class LayerFigures:
 
     layer: int  # index of the hidden state; 0 is the input of the first layer
     n_tokens: int
-    isoscore: float
-    isoscore_corrected: float  # bias corrected
-    ev1: float  # fraction of the variance along the first principal direction
-    ev2: float  # along the first two
-    ev3: float  # along the first three
-    anisotropy1: float  # fraction of the first squared singular value, without centring
-    mean_cosine: float  # over all pairs of different tokens
-    two_nn: float  # TwoNN intrinsic dimension of a sample of the tokens
+    isoscore: float = math.nan
+    isoscore_corrected: float = math.nan  # bias corrected
+    ev1: float = math.nan  # fraction of the variance along the first principal direction
+    ev2: float = math.nan  # along the first two
+    ev3: float = math.nan  # along the first three
+    anisotropy1: float = math.nan  # fraction of the first squared singular value, not centred
+    mean_cosine: float = math.nan  # over all pairs of different tokens
+    two_nn: float = math.nan  # TwoNN intrinsic dimension of a sample of the tokens
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerReport(Sequence[LayerFigures]):
     """Geometry of the token embeddings of every layer of a transformer.
 
@@ -85,18 +73,11 @@ class LayerReport(Sequence[LayerFigures]):
         Width of the hidden states.
     """
 
-    def __init__(self, layers: Sequence[LayerFigures], n_texts: int, n_features: int) -> None:
-        self.layers = tuple(layers)
-        self.n_texts = n_texts
-        self.n_features = n_features
+    layers: Sequence[LayerFigures]
+    n_texts: int
+    n_features: int
 
-    @overload
-    def __getitem__(self, index: int) -> LayerFigures: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[LayerFigures, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> LayerFigures | tuple[LayerFigures, ...]:
+    def __getitem__(self, index: Any) -> Any:
         return self.layers[index]
 
     def __len__(self) -> int:
@@ -124,14 +105,13 @@ class LayerReport(Sequence[LayerFigures]):
         """
         import pandas as pd
 
-        return pd.DataFrame([asdict(figures) for figures in self]).set_index("layer")
+        return pd.DataFrame(self.to_dict()["layers"]).set_index("layer")
 
     def __str__(self) -> str:
-        cells = [[title for title, _ in _COLUMNS.values()]]
-        cells += [
-            [format(getattr(figures, name), form) for name, (_, form) in _COLUMNS.items()]
-            for figures in self
-        ]
+        rows = (
+            [value for name, value in asdict(each).items() if name != "n_tokens"] for each in self
+        )
+        cells = [_TITLES, *([format(value, ".4g") for value in row] for row in rows)]
         title = (
             f"LayerReport: {self[0].n_tokens} tokens × {self.n_features} from {self.n_texts} "
             "texts, token states without pooling (IsoScore: 1 = isotropic)"
@@ -152,9 +132,9 @@ def layer_report(
 ) -> LayerReport:
     """Measure the isotropy of token embeddings for every layer.
 
-    Special tokens are included and padding is not. The texts are read once, in bounded memory: for
-    each layer, float64 moments are accumulated and a uniform sample of the tokens is drawn for the
-    TwoNN dimension.
+    Special tokens are included and padding is not. The model reads the texts once, in memory that
+    `max_tokens` bounds: for each layer, float64 moments are accumulated and a uniform sample of the
+    tokens is drawn for the TwoNN dimension.
 
     Parameters
     ----------
@@ -210,193 +190,40 @@ def layer_report(
     check_scalar(two_nn_tokens, "two_nn_tokens", Integral, min_val=4)
     check_scalar(random_state, "random_state", Integral, min_val=0)
     encoder = model if isinstance(model, TransformerEncoder) else TransformerEncoder(model)
-    reader = _Reader(encoder, as_texts(texts), max_tokens)
-    sample = _Sample(two_nn_tokens, random_state)
-    layers = _read(reader, sample)
-    figures = [
-        layer.figures(number, points)
-        for number, (layer, points) in enumerate(zip(layers, sample.layers(), strict=True))
-    ]
-    report = LayerReport(figures, reader.n_texts, len(layers[0].moments))
-    n_different = len(reader.seen)
-    if n_different < (least := 3 * report.n_features):
+    opened = encoder.open()
+    tokens = _whole_texts(opened, as_texts(texts), max_tokens)
+    distinct = _distinct(tokens)
+    slots = _draw(int(tokens.lengths.sum()), two_nn_tokens, random_state)
+    hidden = not shows_progress(encoder.verbose)
+    with tqdm(total=len(distinct), unit=" texts", desc="Reading layers", disable=hidden) as bar:
+        layers = _read(opened, tokens, distinct, slots, bar.update)
+    figures = tuple(layer.figures(number) for number, layer in enumerate(layers))
+    report = LayerReport(figures, len(distinct), len(layers[0].moments))
+    if distinct.sum() < (least := 3 * report.n_features):
         warn(
-            f"{n_different} different texts are fewer than {least} = 3 × n_features: "
+            f"{distinct.sum()} different texts are fewer than {least} = 3 × n_features: "
             "the plain IsoScore can be far too low; use the bias-corrected one, or more texts",
         )
     return report
 
 
-def _read(reader: "_Reader", sample: "_Sample") -> "list[_LayerSums]":
-    """Accumulate sums and sample of all layers in one pass over the texts."""
-    layers: list[_LayerSums] = []
-    with reader.bar() as bar:
-        for tokens in reader.blocks():
-            slots = sample.reserve(int(tokens.lengths.sum()))
-            for index, sizes, states in reader.states(tokens, bar.update):
-                layers = layers or [_LayerSums(rows) for rows in states]
-                for layer, rows in zip(layers, states, strict=True):
-                    layer.update(rows, sizes)
-                sample.put(slots[index], states)
-    return layers
-
-
-class _Reader:
-    """Reads the hidden states of all tokens, block by block of texts."""
-
-    def __init__(self, encoder: TransformerEncoder, texts: Texts, max_tokens: int) -> None:
-        self.encoder = encoder
-        self.texts = texts
-        self.max_tokens = max_tokens
-        self.n_texts = 0
-        self.seen: set[bytes] = set()  # tokens of the different texts
-        self.opened = encoder.open()
-        self.opened.length(texts.second is not None)  # raises if it does not fit
-        self.backbone = self.opened.backbone
-
-    def bar(self) -> Any:
-        """Return a progress bar, hidden unless the encoder is verbose."""
-        from tqdm.auto import tqdm
-
-        hidden = not shows_progress(self.encoder.verbose)
-        return tqdm(total=len(self.texts), unit=" texts", desc="Reading layers", disable=hidden)
-
-    def blocks(self) -> Iterator[Tokens]:
-        """Yield the tokens of blocks of whole texts, up to `max_tokens` tokens."""
-        left = self.max_tokens
-        while self.n_texts < len(self.texts):
-            tokens = self._tokenize(self.n_texts, self.n_texts + _BLOCK)
-            ends = _in_text_order(tokens).cumsum()
-            fitting = int(np.searchsorted(ends, left, side="right"))
-            if self.n_texts == 0 and (fitting == 0 or ends[fitting - 1] < 2):
-                raise ValueError(
-                    f"max_tokens={self.max_tokens} is enough for {fitting} of the texts, the first "
-                    f"of which has {ends[0]} token(s); at least 2 tokens of whole texts are "
-                    "needed; raise max_tokens, lower the encoder's max_length, or pass more texts"
-                )
-            if fitting == 0:
-                return
-            if fitting < len(ends):
-                tokens = self._tokenize(self.n_texts, self.n_texts + fitting)
-            self.n_texts += fitting
-            left -= int(ends[fitting - 1])
-            yield tokens
-
-    def states(
-        self, tokens: Tokens, progress: Callable[[int], Any]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
-        """Yield token numbers (n,), sizes and hidden states (n_layers + 1, n, d), batch by batch.
-
-        Tokens are numbered from 0 in the order of the texts, without padding. The sizes (b,) are
-        the numbers of tokens of texts, negative for a text that has the tokens of another one.
-        """
-        lengths = _in_text_order(tokens)
-        first = lengths.cumsum() - lengths
-        sizes = lengths * self._signs(tokens)
-        for rows, states in embed_batches(
-            [tokens],
-            self._embed,
-            batch_tokens=token_budget(self.encoder.batch_tokens, self.backbone.model.device),
-            equal_lengths=needs_equal_lengths(self.backbone, Pooling(("mean",))),
-        ):
-            spans = zip(first[rows], lengths[rows], strict=True)
-            numbers = np.concatenate([np.arange(at, at + n) for at, n in spans])
-            yield numbers, sizes[rows], states
-            progress(len(rows))
-
-    def _signs(self, tokens: Tokens) -> NDArray[np.int64]:
-        """Return 1 for each text (n,) whose tokens no other one had so far, else -1."""
-        signs, ends = np.ones_like(tokens.order), tokens.lengths.cumsum()
-        for row, start, end in zip(tokens.order, ends - tokens.lengths, ends, strict=True):
-            key = b"".join(values[start:end].tobytes() for values in tokens.flat.values())
-            signs[row] = -1 if key in self.seen else 1
-            self.seen.add(key)
-        return signs
-
-    @torch.inference_mode()
-    def _embed(self, batch: dict[str, Tensor]) -> Tensor:
-        """Compute the hidden states (n_layers + 1, n, d) of the n tokens of a batch."""
-        backbone = self.backbone
-        batch = to_device(batch, backbone.model.device)
-        inputs = backbone.accepted(batch)
-        with explained_failure(backbone, batch):
-            hidden = backbone.base(**inputs, output_hidden_states=True).hidden_states
-        mask = batch["attention_mask"].bool()
-        return torch.stack([states[mask].float() for states in hidden])
-
-    def _tokenize(self, start: int, stop: int) -> Tokens:
-        """Tokenise texts `start` to `stop`."""
-        return self.opened.tokens(self.texts.take(range(start, min(stop, len(self.texts)))))
-
-
-class _LayerSums:
-    """Sums from which the figures of a layer are computed, updated batch by batch."""
-
-    def __init__(self, first: Tensor) -> None:
-        self.moments = Moments()
-        self.texts = GroupSums(first.double().mean(0))
-        self.direction: Tensor | float = 0.0  # sum of the unit vectors (d,)
-        self.n_directions = 0.0  # number of rows that are not zero
-
-    def update(self, rows: Tensor, sizes: NDArray[np.int64]) -> None:
-        """Add tokens, rows (n, d), of texts of `sizes` (b,), as `_Reader.states` gives them."""
-        rows = rows.double()
-        self.moments.update(rows)
-        kept = rows[torch.from_numpy(np.repeat(sizes > 0, abs(sizes))).to(rows.device)]
-        self.texts.update(lambda start, stop: kept[start:stop], sizes[sizes > 0])
-        unit = F.normalize(rows, dim=1)
-        self.direction = self.direction + unit.sum(0)
-        self.n_directions += float(unit.square().sum())
-
-    def figures(self, layer: int, points: Tensor) -> LayerFigures:
-        """Compute all figures of layer number `layer`; `points` are the sampled tokens."""
-        n, d = int(self.moments.count), len(self.moments)
-        raw = eigenvalues(self.moments.second_moment() * n)
-        centred = eigenvalues(self.moments.scatter)
-        spread: dict[str, Any] = dict.fromkeys(_COLUMNS, math.nan)
-        if centred.sum() > _ROUNDING**2 * raw.sum():
-            spread = spectral_figures(raw, centred, self.texts.score(d), d)
-            spread["two_nn"] = two_nn_or_nan(points, _TOLERANCE)
-        cosines = torch.as_tensor(self.direction).square().sum() - self.n_directions
-        cosine = float((cosines / (n * (n - 1))).clamp(-1, 1))
-        return LayerFigures(**spread | {"layer": layer, "n_tokens": n, "mean_cosine": cosine})
-
-
-class _Sample:
-    """A uniform sample of tokens: those with the smallest random keys, drawn in text order."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-        self.keys = torch.full((size,), torch.inf, dtype=torch.float64)
-        self.states = torch.empty(0)
-        self.device = torch.device("cpu")
-
-    def reserve(self, n: int) -> Tensor:
-        """Draw keys for n more tokens; return the slot of each in the sample, or -1."""
-        size = len(self.keys)
-        keys = torch.rand(n, generator=self.generator, dtype=torch.float64)
-        best = torch.cat([self.keys, keys]).topk(size, largest=False).indices
-        stays = torch.zeros(size, dtype=torch.bool)
-        stays[best[best < size]] = True
-        taken = best[best >= size] - size
-        slots = torch.full((n,), -1)
-        slots[taken] = (~stays).nonzero().flatten()
-        self.keys[slots[taken]] = keys[taken]
-        return slots
-
-    def put(self, slots: Tensor, states: Tensor) -> None:
-        """Store those of the states (n_layers + 1, n, d) that have a slot."""
-        if not len(self.states):
-            self.device = states.device
-            self.states = torch.empty(len(states), len(self.keys), states.shape[2])
-        kept = slots >= 0
-        self.states[:, slots[kept]] = states[:, kept.to(states.device)].cpu()
-
-    def layers(self) -> Iterator[Tensor]:
-        """Yield the sampled tokens of each layer in float64."""
-        filled = self.keys.isfinite()
-        for states in self.states:
-            yield states[filled].to(self.device, torch.float64)
+def _whole_texts(opened: Opened, texts: Texts, max_tokens: int) -> Tokens:
+    """Return the tokens of as many texts, from the first on, as have at most `max_tokens`."""
+    n_texts = n_tokens = 0
+    while n_texts < len(texts):
+        block = texts.take(range(n_texts, min(n_texts + _BLOCK, len(texts))))
+        ends = n_tokens + _in_text_order(opened.tokens(block)).cumsum()
+        fitting = int(np.searchsorted(ends, max_tokens, side="right"))
+        if n_texts == fitting == 0:
+            raise ValueError(
+                f"max_tokens={max_tokens} is not enough for the first text, which has {ends[0]} "
+                "tokens: raise it, or lower the encoder's max_length"
+            )
+        n_texts += fitting
+        if fitting < len(ends):
+            break
+        n_tokens = ends[-1]
+    return opened.tokens(texts.take(range(n_texts)))
 
 
 def _in_text_order(tokens: Tokens) -> NDArray[np.int64]:
@@ -404,3 +231,97 @@ def _in_text_order(tokens: Tokens) -> NDArray[np.int64]:
     lengths = np.empty_like(tokens.lengths)
     lengths[tokens.order] = tokens.lengths
     return lengths
+
+
+def _distinct(tokens: Tokens) -> NDArray[np.bool_]:
+    """Return a mask (n,) of as many texts as possible, of which no two have the same tokens."""
+    ends = tokens.lengths.cumsum()
+    keys = [
+        b"".join(values[start:end].tobytes() for values in tokens.flat.values())
+        for start, end in zip(ends - tokens.lengths, ends, strict=True)
+    ]
+    distinct = np.zeros(len(keys), bool)
+    distinct[[*dict(zip(keys, tokens.order, strict=True)).values()]] = True
+    return distinct
+
+
+def _draw(n: int, size: int, seed: int) -> Tensor:
+    """Draw a uniform sample of n tokens; return the place of each (n,) in the sample, or -1."""
+    keys = torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    slots = torch.full((n,), -1)
+    chosen = keys.topk(min(n, size), largest=False).indices
+    slots[chosen] = torch.arange(len(chosen))
+    return slots
+
+
+def _read(
+    opened: Opened,
+    tokens: Tokens,
+    distinct: NDArray[np.bool_],
+    slots: Tensor,
+    progress: Callable[[int], Any],
+) -> "list[_Layer]":
+    """Accumulate the sums and the sample of all layers, from the input of the first one on."""
+    backbone, layers = opened.backbone, list[_Layer]()
+    device = backbone.model.device
+    lengths = _in_text_order(tokens)
+    first = lengths.cumsum() - lengths
+
+    @torch.inference_mode()
+    def embed(batch: dict[str, Tensor]) -> Tensor:
+        """Compute the hidden states (n_layers + 1, n, d) of the n tokens of a batch."""
+        batch = to_device(batch, device)
+        with explained_failure(backbone, batch):
+            output = backbone.base(**backbone.accepted(batch), output_hidden_states=True)
+        mask = batch["attention_mask"].bool()
+        return torch.stack([states[mask].float() for states in output.hidden_states])
+
+    for rows, states in embed_batches(
+        [tokens],
+        embed,
+        batch_tokens=token_budget(opened.batch_tokens, device),
+        equal_lengths=replace(opened, pooling=Pooling(("mean",)), layer=-1).equal_lengths,
+    ):
+        places = [np.arange(at, at + n) for at, n in zip(first[rows], lengths[rows], strict=True)]
+        layers = layers or [_Layer(each, int(slots.max()) + 1) for each in states]
+        for layer, each in zip(layers, states, strict=True):
+            layer.update(each, slots[np.concatenate(places)], lengths[rows], distinct[rows])
+        progress(len(rows))
+    return layers
+
+
+class _Layer:
+    """Sums from which the figures of a layer are computed, and its sample of tokens."""
+
+    def __init__(self, first: Tensor, n_points: int) -> None:
+        self.moments = Moments()
+        self.texts = GroupSums(first.double().mean(0))
+        self.direction = torch.zeros(first.shape[1], dtype=torch.float64, device=first.device)
+        self.n_directions = 0.0  # number of rows that are not zero
+        self.points = torch.empty(n_points, first.shape[1])
+
+    def update(
+        self, rows: Tensor, slots: Tensor, sizes: NDArray[np.int64], distinct: NDArray[np.bool_]
+    ) -> None:
+        """Add tokens, rows (n, d), of texts of `sizes` (b,), with their places in the sample."""
+        sampled = slots >= 0
+        self.points[slots[sampled]] = rows[sampled.to(rows.device)].cpu()
+        rows = rows.double()
+        self.moments.update(rows)
+        kept = rows[torch.from_numpy(distinct.repeat(sizes)).to(rows.device)]
+        self.texts.update(lambda start, stop: kept[start:stop], sizes[distinct])
+        unit = F.normalize(rows, dim=1)
+        self.direction += unit.sum(0)  # sum of the unit vectors (d,)
+        self.n_directions += float(unit.square().sum())
+
+    def figures(self, layer: int) -> LayerFigures:
+        """Compute all figures of layer number `layer`."""
+        n, d = int(self.moments.count), len(self.moments)
+        raw = eigenvalues(self.moments.second_moment() * n)
+        centred = eigenvalues(self.moments.scatter)
+        cosine = (self.direction.square().sum() - self.n_directions) / (n * (n - 1))
+        figures: dict[str, Any] = {"mean_cosine": float(cosine.clamp(-1, 1))}
+        if centred.sum() > _ROUNDING**2 * raw.sum():
+            figures |= spectral_figures(raw, centred, self.texts.score(d), d)
+            figures["two_nn"] = two_nn_or_nan(self.points.to(self.direction), _TOLERANCE)
+        return LayerFigures(layer, n, **figures)

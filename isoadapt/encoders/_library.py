@@ -15,9 +15,14 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import eval_copy
 from isoadapt.encoders._batching import PAIR
-from isoadapt.encoders._folder import checkpoint_folder, fingerprint, sentence_modules
+from isoadapt.encoders._folder import (
+    checkpoint_folder,
+    fingerprint,
+    sentence_modules,
+    transformer_folder,
+)
 from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.encoders._loading import checked_read
+from isoadapt.encoders._loading import checked_read, use_code
 from isoadapt.encoders._models import (
     DTYPES,
     check_placed,
@@ -58,11 +63,8 @@ class LibraryEncoder:
         self, texts: Texts, progress: Callable[[int], Any] = lambda n_texts: None
     ) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
-        rows: list[Any] = texts.first
-        if texts.second is not None:
-            rows = list(zip(texts.first, texts.second, strict=True))
+        rows, blocks = texts.items(), []
         size = 1 if self._padding_changes_vectors() else 32
-        blocks = []
         for start in range(0, len(rows), _BLOCK):
             blocks.append(self._embed(rows[start : start + _BLOCK], size))
             progress(len(blocks[-1]))
@@ -96,25 +98,20 @@ class LibraryEncoder:
     backbone = tokens = equal_lengths = property(_refuse)
 
 
-def open_library(
-    model: Any,
-    *,
-    layer: int,
-    max_length: int | None,
-    device: str | torch.device,
-    dtype: str,
-    revision: str | None,
-    trust_remote_code: bool,
-) -> LibraryEncoder | None:
-    """Open a model that only sentence-transformers computes; return None for any other model."""
-    live = is_sentence_transformer(model)
+def open_library(model: Any, encoder: Any) -> LibraryEncoder | None:
+    """Open a model that only sentence-transformers computes; return None for any other model.
+
+    `encoder` is the TransformerEncoder whose parameters are applied.
+    """
+    live, code = is_sentence_transformer(model), encoder.trust_remote_code
     if not live and not isinstance(model, str | os.PathLike):
         return None
-    folder = Path() if live else checkpoint_folder(model, revision, trust_remote_code)
+    folder = Path() if live else checkpoint_folder(model, encoder.revision, code)
     if not live and holds_classifier(folder):
         return None
     if (live_pooling(model) if live else sentence_pooling(folder)) != Pooling((LIBRARY,)):
         return None
+    layer, max_length = encoder.layer, encoder.max_length
     if layer != -1 or (live and max_length is not None):
         raise ValueError(
             f"layer={layer} and max_length={max_length} cannot be applied to a model that "
@@ -122,15 +119,11 @@ def open_library(
         )
     if live:
         for weights in islice(model.parameters(), 1):
-            check_placed(weights, device, dtype)
+            check_placed(weights, encoder.device, encoder.dtype)
         return LibraryEncoder(eval_copy(model), "the live SentenceTransformer")
-    place, precision = resolve_device(device), DTYPES[dtype]
-
-    def load() -> Any:
-        return _load(folder, place, precision, max_length, trust_remote_code)
-
-    key = (LIBRARY, fingerprint(folder), precision, place, max_length, trust_remote_code)
-    return LibraryEncoder(stored(key, load), f"model={str(folder)!r}")
+    settings = resolve_device(encoder.device), DTYPES[encoder.dtype], max_length, code
+    key = (LIBRARY, fingerprint(folder), *settings)
+    return LibraryEncoder(stored(key, lambda: _load(folder, *settings)), f"model={str(folder)!r}")
 
 
 def _load(
@@ -146,16 +139,13 @@ def _load(
             )
         if any(place.glob("*.bin")) and not any(place.glob("*.safetensors")):
             raise FileNotFoundError(f"{place} has weights in another format than safetensors")
-    options = {"dtype": dtype, "use_safetensors": True}
+    options = {"device": str(device), "local_files_only": True, "trust_remote_code": code}
+    options["model_kwargs"] = {"dtype": dtype, "use_safetensors": True}
 
     def read() -> Any:
-        return library.SentenceTransformer(
-            str(folder),
-            device=str(device),
-            local_files_only=True,
-            trust_remote_code=code,
-            model_kwargs=options,
-        )
+        if code:
+            use_code(transformer_folder(folder), "AutoModel")
+        return library.SentenceTransformer(str(folder), **options)
 
     with quiet(), torch.random.fork_rng(devices=[]):
         model = in_memory(checked_read(folder, "modules", read).to(dtype).eval())

@@ -33,11 +33,28 @@ def read_config(folder: Path, **options: Any) -> Any:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
         raise ValueError(f"{file} has a quantization_config (quant_method={method!r}); {WHOLE}")
     read = transformers.AutoConfig.from_pretrained
-    options["return_dict"] = True  # even if the file says otherwise
     config = checked_read(folder, "configuration", lambda: read(folder, **options))
     if config._attn_implementation not in (None, "eager", "sdpa"):
         config._attn_implementation = None  # the default gives the same vectors without a package
     return config
+
+
+def use_code(folder: Path, kind: str) -> None:
+    """Register the class of a checkpoint's own code with transformers, as the files have it now.
+
+    transformers registers the first one for a class of configurations, and never reads it again.
+    """
+    import transformers
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    name = (read_object(folder / "config.json").get("auto_map") or {}).get(kind)
+    if name is None:
+        return
+    options = {"local_files_only": True, "trust_remote_code": True}
+    config = type(transformers.AutoConfig.from_pretrained(folder, **options))
+    if not config.__module__.startswith("transformers."):  # those are never registered
+        found = get_class_from_dynamic_module(name, folder, local_files_only=True)
+        getattr(transformers, kind).register(config, found, exist_ok=True)
 
 
 def check_weights(

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,13 +23,15 @@ from isoadapt.encoders._backbone import (
     live_backbone,
 )
 from isoadapt.encoders._folder import (
-    DOWNLOADED,
+    PEFT_CONFIG,
     PEFT_WEIGHTS,
     base_folder,
     check_begins_with_transformer,
     check_files,
     checkpoint_folder,
+    download,
     fingerprint,
+    read_object,
     tokenizer_folder,
     transformer_folder,
 )
@@ -41,7 +43,13 @@ from isoadapt.encoders._kinds import (
     saved_shapes,
 )
 from isoadapt.encoders._live import check_live, unwrapped
-from isoadapt.encoders._loading import check_use, check_weights, checked_read, read_config
+from isoadapt.encoders._loading import (
+    check_use,
+    check_weights,
+    checked_read,
+    read_config,
+    use_code,
+)
 from isoadapt.encoders._sentence import live_kind
 
 DTYPES = {
@@ -103,7 +111,7 @@ def release() -> None:
     """
     with _LOCK:
         _STORE.clear()
-        DOWNLOADED.clear()
+        download.cache_clear()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
@@ -127,14 +135,19 @@ def _load(
     kind = read("weights", lambda: model_class(weights, head))
     with quiet(), torch.random.fork_rng(devices=[]):
         config = read_config(weights, **options)
+        if code:
+            read("code", lambda: use_code(weights, kind))
         tokenizer = read(
             "tokenizer",
             lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options),
         )
-        adapter = {} if base is None else read("adapter", lambda: _of_adapter(folder))
+        adapter = (
+            {}
+            if base is None
+            else read("adapter", lambda: saved_shapes([folder / PEFT_WEIGHTS], _PREFIX))
+        )
         if head and adapter:
-            number = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
-            config.num_labels = number or config.num_labels
+            config.num_labels = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
         model, report = read(
             "weights",
             lambda: getattr(transformers, kind).from_pretrained(
@@ -147,8 +160,8 @@ def _load(
                 **options,
             ),
         )
-        model = model if base is None else _merged(model, folder)
         check_weights(folder, model, report, adapter, head)
+        model = model if base is None else _merged(model, folder, adapter)
     model = in_memory(model.to(device).eval())
     backbone = Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
     return check_use(backbone)
@@ -162,46 +175,56 @@ def in_memory(model: Any) -> Any:
 
 
 def _check_adapter(folder: Path) -> None:
-    """Check that peft and an adapter's weights exist, before the base model is loaded."""
+    """Check that an adapter can be merged and has its weights, before the base model is loaded."""
     if not (folder / PEFT_WEIGHTS).is_file():
         raise FileNotFoundError(
             f"model={str(folder)!r} is a PEFT adapter without {PEFT_WEIGHTS} (other formats can "
             "run code and are not read)"
         )
-    import_optional("peft", feature=f"model={str(folder)!r}, a PEFT adapter,", extra="peft")
+    peft = import_optional("peft", feature=f"model={str(folder)!r}, a PEFT adapter,", extra="peft")
+    kind = read_object(folder / PEFT_CONFIG).get("peft_type")
+    tuner = peft.PEFT_TYPE_TO_TUNER_MAPPING.get(kind)
+    if kind in peft.PEFT_TYPE_TO_CONFIG_MAPPING and not hasattr(tuner, "merge_and_unload"):
+        raise ValueError(
+            f"model={str(folder)!r} is a {kind} adapter, which learns prompts and changes no "
+            "weights, so that it cannot be merged: pass an adapter of weights, such as LoRA, or a "
+            "checkpoint that was fine-tuned as a whole"
+        )
 
 
-def _of_adapter(folder: Path) -> Shapes:
-    """Return the shapes of an adapter's weights by their names in the base model."""
-    return saved_shapes([folder / PEFT_WEIGHTS], _PREFIX)
-
-
-def _labels_of_adapter(config: Any, adapter: Shapes, code: bool) -> int | None:
-    """Return the number of labels of the head in a PEFT adapter, which records none, or None."""
+def _labels_of_adapter(config: Any, adapter: Shapes, code: bool) -> int:
+    """Return the number of labels of the head that an adapter holds, or of its base model."""
     from transformers import AutoModelForSequenceClassification
 
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=code)
     head = find_last_linear(model)
     name = next(name for name, module in model.named_modules() if module is head)
-    return adapter.get(f"{name}.weight", (None,))[0]
+    return adapter.get(f"{name}.weight", (config.num_labels,))[0]
 
 
-def _merged(model: Any, folder: Path) -> Any:
-    """Merge an adapter into its base model, which is changed, and keep class and data type."""
+def _merged(model: Any, folder: Path, adapter: Shapes) -> Any:
+    """Merge an adapter into its base model, which is changed, and keep class and data type.
+
+    PEFT skips weights that do not fit, or leaves them random, with only a warning.
+    """
     import peft
 
-    dtype, names = model.dtype, set(model.state_dict())
+    dtype, own = model.dtype, set(model.state_dict())
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the reasons for them are checked here
+            warnings.simplefilter("ignore")
+            config = peft.PeftConfig.from_pretrained(str(folder))
+            config.task_type = None  # for a task, PEFT asks for a head, which may be the base's own
             wrapped = peft.PeftModel.from_pretrained(
-                model, str(folder), torch_device="cpu", autocast_adapter_dtype=False
+                model, str(folder), config=config, torch_device="cpu", autocast_adapter_dtype=False
             )
-            if not hasattr(wrapped.base_model, "merge_and_unload"):
-                kind = wrapped.active_peft_config.peft_type.value
-                raise ValueError(f"a {kind} adapter does not change weights and cannot be merged")
-            _check_names(wrapped, folder, names)
+            state = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+            names = {name.removeprefix(_PREFIX) for name in state}
+            if others := sorted((names ^ set(adapter)) - own)[:3]:
+                raise ValueError(
+                    f"its weights do not fit: {', '.join(others)} occur in one of the two only"
+                )
             plain = wrapped.merge_and_unload(safe_merge=True)
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
@@ -211,20 +234,6 @@ def _merged(model: Any, folder: Path) -> Any:
     for weights in plain.parameters():
         weights.data = weights.data.to(dtype)
     return plain
-
-
-def _check_names(wrapped: torch.nn.Module, folder: Path, base_names: set[str]) -> None:
-    """Raise ValueError for weights that PEFT skips or leaves random with only a warning."""
-    import peft
-
-    state = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
-    expected = {name.removeprefix(_PREFIX) for name in state}
-    saved = set(_of_adapter(folder))
-    if not expected <= saved or not saved <= expected | base_names:
-        different = sorted((expected - saved) | (saved - expected - base_names))[:3]
-        raise ValueError(
-            f"its weights do not fit: {', '.join(different)} occur in one of the two only"
-        )
 
 
 @contextmanager
@@ -243,12 +252,7 @@ def _errors_only() -> Iterator[None]:
             settings.enable_progress_bar()
 
 
-_ERRORS_ONLY = SharedSetting(_errors_only)
-
-
-def quiet() -> AbstractContextManager[None]:
-    """Hide progress bars and messages of transformers, except errors, in the whole process."""
-    return _ERRORS_ONLY.hold()
+quiet = SharedSetting(_errors_only).hold  # in the whole process
 
 
 def is_sentence_transformer(model: Any) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 HEAD_INPUT: Final = "head_input"
 READOUT: Final = "readout"
+EXPORTED: Final = "exported"
 LIBRARY: Final = "sentence-transformers"  # the mode of vectors that this library computes
 
 
@@ -108,11 +109,6 @@ def several_layers(pooling: PoolingSetting, layer: int = -1) -> Literal["readout
     return parts
 
 
-def _sum(hidden: Tensor, weights: Tensor) -> Tensor:
-    """Sum hidden states (B, T, d) with weights (B, T)."""
-    return torch.einsum("btd,bt->bd", hidden, weights.to(hidden.dtype))
-
-
 def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
     """Return the state of the first token (B, d), wherever the padding is."""
     return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
@@ -131,18 +127,18 @@ def _max(hidden: Tensor, mask: Tensor) -> Tensor:
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
     """Compute the mean over tokens (B, d)."""
-    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True)
+    total = torch.einsum("btd,bt->bd", hidden, mask.to(hidden.dtype))
+    return total / mask.sum(dim=1, keepdim=True)
 
 
 def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
     """Compute the sum over tokens divided by the square root of their number (B, d)."""
-    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True).sqrt()
+    return _mean(hidden, mask) * mask.sum(dim=1, keepdim=True).sqrt()
 
 
 def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
     """Compute the mean over tokens with weights 1, 2, 3, … (B, d)."""
-    weights = mask * mask.cumsum(dim=1)
-    return _sum(hidden, weights) / weights.sum(dim=1, keepdim=True)
+    return _mean(hidden, mask * mask.cumsum(dim=1))
 
 
 MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -162,13 +158,21 @@ def needs_head(pooling: PoolingSetting) -> bool:
 
 
 def choose_pooling(
-    name: PoolingSetting, layer: int, head: bool, own: Callable[[], Pooling | None]
+    name: PoolingSetting, layer: int, head: bool, own: Callable[[bool], Pooling | None]
 ) -> Pooling:
     """Return the pooling of one hidden state that is called `name`.
 
     `head` says whether there is a classifier head, and `own` returns the pooling of
-    sentence-transformers, if any, for "auto" or for the head.
+    sentence-transformers, if any, for the head or for vectors.
     """
+    if name == EXPORTED:
+        found = own(False)
+        if found is None or found.modes == (LIBRARY,) or layer != -1:
+            raise ValueError(
+                "pooling='exported' needs layer=-1 and a folder that isoadapt.interop."
+                "to_sentence_transformer wrote: choose pooling='auto' for any other checkpoint"
+            )
+        return found
     if name in ("cls", "mean", "max"):
         return Pooling((str(name),))
     if head and layer != -1:
@@ -176,4 +180,4 @@ def choose_pooling(
             f"layer={layer}: the input of the classifier head follows the last "
             "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
         )
-    return own() or Pooling((HEAD_INPUT if head else "mean",))
+    return own(head) or Pooling((HEAD_INPUT if head else "mean",))

@@ -15,12 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from isoadapt._utils.messages import reason
-from isoadapt.encoders._folder import (
-    module_kind,
-    read_object,
-    sentence_modules,
-    transformer_folder,
-)
+from isoadapt.encoders._folder import module_kind, read_object, sentence_modules, transformer_folder
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._pooling import HEAD_INPUT, LIBRARY, MODES, Columns, Normalize, Pooling
 
@@ -38,17 +33,15 @@ UNLIMITED = 2**31  # a maximum length of this size or more means that there is n
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _FILES = {"Pooling": (_CONFIG,), "Dense": (_CONFIG, _WEIGHTS), "LayerNorm": (_CONFIG, _WEIGHTS)}
 _LAYERS = {"Normalize", "Dense", "LayerNorm", "Dropout"}  # that may follow Transformer and Pooling
-# Of the files with the settings of the transformer, the first that is not empty is read.
-_TRANSFORMER = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _ACTIVATION_OF = {f"{cls.__module__}.{cls.__name__}": cls for cls in ACTIVATIONS}
 _ACTIVATION_OF |= {f"torch.nn.{cls.__name__}": cls for cls in ACTIVATIONS}
 _APPLIED = {"max_seq_length", "truncate_dim", "pooling_mode", *MODE_OF_KEY}
 _APPLIED |= {"in_features", "out_features", "bias", "dimension", "default_prompt_name"}
 _WITHOUT_EFFECT = {"__version__", "requirements", "similarity_fn_name", "prompts", "dropout"}
 _WITHOUT_EFFECT |= {"include_prompt", "embedding_dimension", "word_embedding_dimension"}
-_WITHOUT_EFFECT |= {"activation_fn", "keep_in_fp32_modules"}
+_WITHOUT_EFFECT |= {"activation_fn", "keep_in_fp32_modules", "model_type", "unpad_inputs"}
+_OFF: tuple[Any, ...] = (None, False, {})
 _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are those assumed here
-    "model_type": ("SentenceTransformer", "CrossEncoder"),
     "transformer_task": ("feature-extraction", "sequence-classification"),
     "modality_config": tuple(
         {"text": {"method": "forward", "method_output_name": name}}
@@ -56,10 +49,6 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are t
     ),
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("token_embeddings", "scores", "sentence_embedding"),
-    "processing_kwargs": ({},),
-    "do_lower_case": (False,),
-    "unpad_inputs": (False, True),
-    "use_residual": (False,),
 }
 
 
@@ -102,8 +91,8 @@ def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
 
 def _parts(modules: list[tuple[str, Path]]) -> list[_Part]:
     """Read the settings of known modules."""
-    files = [modules[0][1] / f"sentence_{name}_config.json" for name in _TRANSFORMER]
-    parts = [_Part("Transformer", read_object(next(filter(read_object, files), files[0])), "")]
+    files = sorted(modules[0][1].glob("sentence_*_config.json"))  # one for each class of models
+    parts = [_Part("Transformer", next(filter(None, map(read_object, files)), {}), "")]
     for kind, place in modules[1:]:
         for name in _FILES.get(kind, ()):
             if not (place / name).is_file():
@@ -172,10 +161,10 @@ def _pooling(model: dict[str, Any], parts: list[_Part]) -> Pooling | None:
 
 
 def _is_known(name: str, value: Any) -> bool:
-    """Return whether a setting is applied or has no effect."""
+    """Return whether a setting is applied, is off or has no effect."""
     if name == "activation_function":
         return type(value) in ACTIVATIONS or value in _ACTIVATION_OF
-    return value is None or name in _APPLIED | _WITHOUT_EFFECT or value in _DEFAULTS.get(name, ())
+    return name in _APPLIED | _WITHOUT_EFFECT or value in _OFF + _DEFAULTS.get(name, ())
 
 
 def _steps(part: _Part) -> tuple[nn.Module, ...]:

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from isoadapt._utils.containers import is_missing, is_table, table_columns
-from isoadapt._utils.messages import shown
+from isoadapt._utils.containers import table_columns
+from isoadapt._utils.messages import listed, shown
 
 _ACCEPTED = (
-    "pass a list, array or Series of str, or pairs: a list of 2-tuples of str, an array of shape "
-    "(n, 2) or a two-column DataFrame"
+    "pass a list, array, Series or column of str, or pairs: a list of 2-tuples of str, an array of "
+    "shape (n, 2) or a DataFrame of two columns of texts; collect a lazy one first"
 )
 
 
@@ -29,22 +30,18 @@ class Texts:
     def unique(self) -> tuple["Texts", NDArray[np.int64]]:
         """Return the distinct inputs in order of appearance, and the index of each input (n,)."""
         index: dict[Any, int] = {}
-        items: Iterable[Any] = self.first
-        if self.second is not None:
-            items = zip(self.first, self.second, strict=True)
-        inverse = np.fromiter(
-            (index.setdefault(item, len(index)) for item in items), np.int64, len(self)
-        )
-        if self.second is None:
-            return Texts(list(index)), inverse
-        return Texts([pair[0] for pair in index], [pair[1] for pair in index]), inverse
+        numbers = [index.setdefault(item, len(index)) for item in self.items()]
+        inverse = np.array(numbers, np.int64)
+        return self.take(np.unique(inverse, return_index=True)[1]), inverse
+
+    def items(self) -> list[Any]:
+        """Return the texts, or the pairs as tuples."""
+        return self.first if self.second is None else [*zip(self.first, self.second, strict=True)]
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of characters of each input (n,), over both texts of a pair."""
-        lengths = np.fromiter(map(len, self.first), np.int64, len(self))
-        if self.second is None:
-            return lengths
-        return lengths + np.fromiter(map(len, self.second), np.int64, len(self))
+        sides = [self.first] if self.second is None else [self.first, self.second]
+        return np.sum([[*map(len, side)] for side in sides], axis=0)
 
     def take(self, places: Iterable[int]) -> "Texts":
         """Return the inputs at the given positions."""
@@ -63,7 +60,7 @@ def as_texts(X: Any) -> Texts:
     rows = _rows(X)
     if not rows:
         raise ValueError("X has no texts; pass at least one")
-    if isinstance(rows[0], str) or not _is_pair(rows[0]):
+    if not _is_pair(rows[0]):
         return Texts([_text(row, i) for i, row in enumerate(rows)])
     if wrong := [i for i, row in enumerate(rows) if not _is_pair(row) or len(row) != 2]:
         raise TypeError(_type_message(rows[wrong[0]], f"X[{wrong[0]}]"))
@@ -72,39 +69,30 @@ def as_texts(X: Any) -> Texts:
 
 
 def _rows(X: Any) -> list[Any]:
-    """Return the elements of a container as a list."""
-    if isinstance(X, str | bytes):
-        raise TypeError(
-            f"X is a single {type(X).__name__} ({shown(X)}); pass a list of texts: [text]"
-        )
-    if is_table(X):
-        return _table_rows(X)
+    """Return the rows of a container as a list: texts, or pairs of a table with two columns."""
+    if (table := table_columns(X, "X")) is not None:
+        return _table_rows(*table)
     if hasattr(X, "column_name") and hasattr(X, "__len__"):  # a column of a datasets.Dataset
         X = X[:]
-    shape, kind = getattr(X, "shape", None), type(X).__name__
-    if shape is not None and not (len(shape) == 1 or shape[1:] in ((1,), (2,))):
-        raise TypeError(f"X is a {kind} of shape {tuple(shape)}; {_ACCEPTED}")
+    shape, kind = getattr(X, "shape", (0,)), f"X is a {type(X).__name__}"
+    if len(shape) != 1 and shape[1:] not in ((1,), (2,)):
+        raise TypeError(f"{kind} of shape {tuple(shape)}; {_ACCEPTED}")
     if hasattr(X, "__len__") and not hasattr(X, "dask"):  # no streams and lazy containers
-        X = X.reshape(-1) if shape is not None and shape[1:] == (1,) else X
+        X = X.reshape(-1) if shape[1:] == (1,) else X
         for method in ("tolist", "to_list", "to_pylist"):
             if hasattr(X, method):
                 return getattr(X, method)()
-        if isinstance(X, Sequence):
+        if isinstance(X, Sequence) and not isinstance(X, str | bytes):
             return list(X)
-    raise TypeError(f"X is a {kind}; {_ACCEPTED}")
+    raise TypeError(f"{kind}; {_ACCEPTED}")
 
 
-def _table_rows(X: Any) -> list[Any]:
+def _table_rows(names: list[str], columns: list[Any]) -> list[Any]:
     """Return the rows of a table: texts, or pairs if it has two columns."""
-    names, columns = table_columns(X, "X")
-    rows = [_rows(column) for column in columns[:2]]
-    kinds = {isinstance(each[0], str) or is_missing(each[0]) for each in rows if each}
-    if len(names) not in (1, 2) or len(kinds) > 1:
-        raise TypeError(
-            f"X is a {type(X).__name__} with {len(names)} columns ({', '.join(names)}); choose one "
-            "column of texts, or two for pairs"
-        )
-    return rows[0] if len(names) == 1 else list(zip(*rows, strict=True))
+    if len(names) not in (1, 2):
+        raise TypeError(f"X is a table with the columns {listed(names)}; {_ACCEPTED}")
+    rows = [_rows(column) for column in columns]
+    return rows[0] if len(rows) == 1 else list(zip(*rows, strict=True))
 
 
 def _is_pair(row: Any) -> bool:
@@ -130,7 +118,7 @@ def _text(value: Any, row: int, side: str = "") -> str:
 
 def _type_message(value: Any, where: str) -> str:
     """Return the message for a value that is not a text or a pair."""
-    if is_missing(value):
+    if pd.isna(value) is True:
         return f"{where} is {value}, a missing text; drop it or replace it by ''"
     what = f" of {len(value)}" if _is_pair(value) else f" ({shown(value)})"
     return f"{where} is a {type(value).__name__}{what}; {_ACCEPTED}"

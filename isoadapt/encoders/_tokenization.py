@@ -1,5 +1,6 @@
 """Texts to tokens: calls of tokenizers in bounded memory, and rows of tokens sorted by length."""
 
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from isoadapt.encoders._texts import Texts
 
 _LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
 _BLOCK = 2048  # texts in a block of tokens
-_CHARACTERS = 2**19  # characters that a tokenizer gets in one call
+_PART = 32  # texts that a tokenizer gets in one call
 
 Columns = dict[str, list[list[int]]]  # token ids and other inputs of each row, by name
 
@@ -82,41 +83,11 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
         name: np.fromiter(chain.from_iterable(rows[i] for i in order), np.int64)
         for name, rows in columns.items()
     }
-    padding = {"input_ids": _pad_id(tokenizer), "token_type_ids": tokenizer.pad_token_type_id}
+    fillers = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    padding = {"input_ids": next(i for i in fillers if i is not None)}
+    padding["token_type_ids"] = tokenizer.pad_token_type_id
     left = tokenizer.padding_side == "left" and backbone.limit is None
     return Tokens(order, counts[order], flat, padding, left)
-
-
-def truncation(
-    backbone: Backbone, max_length: int | None, default: int | None, pairs: bool
-) -> int | None:
-    """Return the number of tokens that inputs are truncated to; None if there is no limit.
-
-    `default` is the length that the pooling states, which goes before that of the tokenizer.
-    """
-    if max_length is None and default is not None:
-        return min(default, backbone.limit or default)
-    if max_length is None:
-        return backbone.default_length
-    if backbone.limit is not None and max_length > backbone.limit:
-        raise ValueError(
-            f"max_length={max_length}, but the model has positions for {backbone.limit} "
-            f"tokens; choose at most {backbone.limit}, or None"
-        )
-    special = backbone.tokenizer.num_special_tokens_to_add(pair=pairs)
-    if max_length <= special:
-        raise ValueError(
-            f"max_length={max_length} leaves no room for text besides {special} special tokens; "
-            f"choose {special + 1} or more"
-        )
-    return max_length
-
-
-def _pad_id(tokenizer: Any) -> int:
-    """Return the id used for padding: the padding token, else the end token, else 0."""
-    if tokenizer.pad_token_id is not None:
-        return tokenizer.pad_token_id
-    return 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
 
 def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[Tokens, None, None]:
@@ -148,22 +119,27 @@ def encoded_parts(
 ) -> Iterator[Columns]:
     """Tokenise a few texts at a time, and yield lists of token ids and other inputs, by name.
 
-    The tokens are those of one call for all texts. The memory that is used at a time does not grow
-    with the number of texts. Of a text that is much longer than `max_length`, only the beginning is
-    read up to a space, unless it has too few tokens to be sure of those that are kept.
+    The tokens are those of one call for all texts. Of a text that is much longer than `max_length`,
+    only the beginning is read, unless it has too few tokens to be sure of those that are kept.
     """
-    lengths = _lengths(tokenizer, texts, max_length)
-    for rows in _parts(lengths):
-        part = texts.take(rows)
-        cut = [i for i, row in enumerate(rows) if lengths[row] < len(texts.first[row])]
-        for i in cut:
-            part.first[i] = part.first[i][: lengths[rows[i]]]
-        columns, counts = _encode(tokenizer, part, max_length, **options)
-        for i in (i for i in cut if counts[i] < 2 * (max_length or 0)):
-            whole, _ = _encode(tokenizer, texts.take([rows[i]]), max_length, **options)
-            for name, values in columns.items():
-                values[i] = whole[name][0]
+    cut = texts.second is None and tokenizer.is_fast and tokenizer.truncation_side == "right"
+    size = 512 + 32 * max_length if cut and max_length is not None else sys.maxsize
+    for start in range(0, len(texts), _PART):
+        part = texts.take(range(start, min(start + _PART, len(texts))))
+        short = [_beginning(text, size) for text in part.first]
+        columns, counts = _encode(tokenizer, Texts(short, part.second), max_length, **options)
+        for i, text in enumerate(part.first):
+            if len(short[i]) < len(text) and counts[i] < 2 * (max_length or 0):
+                whole, _ = _encode(tokenizer, part.take([i]), max_length, **options)
+                for name, values in columns.items():
+                    values[i] = whole[name][0]
         yield columns
+
+
+def _beginning(text: str, size: int) -> str:
+    """Return a text of more than `size` characters only up to the last white space in these."""
+    words = text[:size].rsplit(None, 1) if len(text) > size else ()
+    return words[0] if len(words) == 2 else text
 
 
 def _encode(
@@ -207,29 +183,3 @@ def _kept(origin: list[int | None], max_length: int, left: bool) -> list[int]:
     for places, number in zip(sides, numbers, strict=True):
         kept += places[len(places) - number :] if left else places[:number]
     return sorted(kept)
-
-
-def _lengths(tokenizer: Any, texts: Texts, max_length: int | None) -> NDArray[np.int64]:
-    """Return for each input how many characters are tokenised: all, or those up to a space."""
-    lengths = texts.lengths()
-    if max_length is None or texts.second is not None:
-        return lengths
-    if not tokenizer.is_fast or tokenizer.truncation_side != "right":
-        return lengths
-    size = 512 + 32 * max_length
-    for i in np.flatnonzero(lengths > size):
-        words = texts.first[i][:size].rsplit(None, 1)
-        if len(words) == 2:
-            lengths[i] = len(words[0])
-    return lengths
-
-
-def _parts(lengths: NDArray[np.int64]) -> Iterator[range]:
-    """Split inputs of given lengths into parts of at most `_CHARACTERS` characters or one input."""
-    ends = np.cumsum(lengths)
-    start = 0
-    while start < len(lengths):
-        before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + _CHARACTERS, side="right")))
-        yield range(start, stop)
-        start = stop

@@ -11,26 +11,22 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-    clone,
-)
+from sklearn.base import BaseEstimator, TransformerMixin, _fit_context, clone
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
+from tqdm.auto import tqdm
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt._utils.messages import shows_progress
+from isoadapt._utils.messages import shows_progress, warn
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._cache import EmbeddingCache, Request, as_cache
-from isoadapt.encoders._folder import checkpoint_folder
+from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
 from isoadapt.encoders._identity import Identity, vectors_identity
 from isoadapt.encoders._library import open_library
 from isoadapt.encoders._models import DTYPES, checked_live, stored_backbone
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
+    EXPORTED,
     HEAD_INPUT,
     READOUT,
     PoolingSetting,
@@ -41,7 +37,7 @@ from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.heads import LinearHead
 
 
-class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class TransformerEncoder(TransformerMixin, BaseEstimator):
     """Embed texts, or pairs of texts, with a frozen transformer.
 
     Nothing is trained, and ``fit`` may be omitted. The model is loaded on first use into a store
@@ -58,7 +54,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         base model that it names. A live model is shared by :func:`sklearn.base.clone`. It is never
         changed, not even its training mode, keeps its device and dtype, and cannot be pickled; a
         wrapper of ``torch.compile`` or DataParallel is left out, and quantised models are refused.
-    pooling : {"auto", "head_input", "cls", "mean", "max", "readout"} or list, default="auto"
+    pooling : str or list, default="auto"
         How a vector is computed. "head_input" is the input of the last linear layer of the
         classifier head. "cls" is the hidden state of the first token. "mean" and "max" are the mean
         and the maximum over the hidden states of all tokens. "auto" is "head_input" if the
@@ -66,7 +62,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         or modules of the checkpoint: Transformer and Pooling, then Normalize, Dense, LayerNorm and
         Dropout, the length and `truncate_dim`. A model with other modules or settings is computed
         by sentence-transformers itself, ``pip install "isoadapt[st]"``. If there are no such files,
-        "auto" is "mean".
+        "auto" is "mean". "exported" are the adapted vectors in a folder that
+        :func:`~isoadapt.interop.to_sentence_transformer` wrote, also beside a classifier.
 
         A list of pairs (pooling, layer), such as ``[("head_input", -1), ("mean", 2)]``, gives
         several poolings side by side from one pass; "head_input" can only be the first. "readout"
@@ -133,7 +130,11 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - scikit-learn's convention
         "model": "no_validation",
-        "pooling": [StrOptions({"auto", HEAD_INPUT, READOUT, "cls", "mean", "max"}), list, tuple],
+        "pooling": [
+            StrOptions({"auto", HEAD_INPUT, EXPORTED, READOUT, "cls", "mean", "max"}),
+            list,
+            tuple,
+        ],
         "layer": [Integral],
         "max_length": [Interval(Integral, 1, None, closed="left"), None],
         "batch_tokens": [Interval(Integral, 1, None, closed="left")],
@@ -218,8 +219,6 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         ValueError
             If `X` is empty.
         """
-        from tqdm.auto import tqdm
-
         self._validate_params()
         texts, inverse = as_texts(X).unique()
         hidden = not shows_progress(self.verbose)
@@ -247,9 +246,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             the model, it has no parts such as a tokenizer, and raises ValueError for them.
         """
         self._validate_params()
-        names = ("layer", "max_length", "device", "dtype", "revision", "trust_remote_code")
-        settings = {name: getattr(self, name) for name in names}
-        library = open_library(self._location(), **settings) if self.pooling == "auto" else None
+        library = open_library(self._location(), self) if self.pooling == "auto" else None
         if library is not None:
             return cast(Opened, library)  # which has its methods, and refuses the rest
         backbone = (
@@ -264,9 +261,11 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if isinstance(self.model, str | os.PathLike)
             else checked_live(self.model, self.device, self.dtype)
         )
-        layer, pooling = backbone.hidden_state(self.layer), self.pooling
-        pooled = backbone.pooling(pooling, self.layer)
-        return Opened(backbone, pooled, layer, self.max_length, self.batch_tokens)
+        layer, pooling = (
+            backbone.hidden_state(self.layer),
+            backbone.pooling(self.pooling, self.layer),
+        )
+        return Opened(backbone, pooling, layer, self.max_length, self.batch_tokens)
 
     def identity(self) -> Identity:
         """Return what determines the vectors: the content of files and the settings.
@@ -336,13 +335,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ``"transformerencoder0"`` and so on. Columns of several hidden states are named by layer
             and pooling, such as ``"head_input_0"`` and ``"layer2_mean_17"``.
         """
-        names = self.open().names
-        return super().get_feature_names_out(input_features) if names is None else names
-
-    @property
-    def _n_features_out(self) -> int:
-        """Number of columns, for the names of output features."""
-        return self.open().width
+        opened = self.open()
+        plain = [f"transformerencoder{column}" for column in range(opened.width)]
+        return np.array(plain, dtype=object) if opened.names is None else opened.names
 
     def __sklearn_clone__(self) -> Self:
         new = type(self)(**self.get_params(deep=False))
@@ -365,3 +360,17 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags.transformer_tags.preserves_dtype = []
         tags.requires_fit = False
         return tags
+
+
+def warn_if_exported(encoder: Any) -> None:
+    """Warn of a classifier's folder with adapted vectors, unless a parameter says which to take."""
+    if isinstance(encoder, TransformerEncoder) and encoder.pooling == "auto":
+        opened = encoder.open()
+        folder = opened.backbone.folder if opened.pooling.is_head_input else None
+        if folder is not None and "Pooling" in dict(sentence_modules(folder)):
+            warn(
+                f"{opened.backbone.shown} also holds repaired vectors, which were exported with an "
+                "adapter, but the input of its classifier is taken here: for the repaired ones "
+                "choose pooling='exported' (isoadapt audit --vectors exported), otherwise "
+                "pooling='head_input'"
+            )

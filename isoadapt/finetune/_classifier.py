@@ -101,9 +101,11 @@ def finetune_text_classifier(
         Texts as a list, tuple, 1-D array, Series or torch Dataset of str. Pairs as a list of
         2-tuples, an array of shape (n, 2), a two-column DataFrame or a torch Dataset of 2-tuples.
     labels : array-like of shape (n,)
-        Integers 0..C-1 or strings train a classifier; strings are saved as the names of its
-        classes. Floats train a regression with one output and the squared error. Tensors and
-        torch Datasets are accepted too.
+        Integers or strings train a classifier. Strings, and integers other than 0..C-1, are saved
+        as the names of its classes. If they are the names of `model`, in any spelling that
+        :func:`~isoadapt.load_checkpoint` understands, these keep their ids. Floats train a
+        regression with one output and the squared error, unless they are two whole numbers, which
+        are taken as classes with a warning. Tensors and torch Datasets are accepted too.
     output_folder : str or path-like
         The folder to write. It appears only when the checkpoint is complete. After an error or an
         interrupt nothing is left, and parent folders that were created for it are removed.
@@ -174,8 +176,8 @@ def finetune_text_classifier(
     TypeError
         If the type of the texts or labels is not supported, or if the labels have several types.
     ValueError
-        If the numbers of texts and labels differ, if there is only one class, if integer labels
-        are not 0..C-1, or if a label is not finite in float32. If the model does not
+        If the numbers of texts and labels differ, if there is only one class, if an integer label
+        is negative, or if a label is not finite in float32. If the model does not
         have a layer in `where`, if `max_length` leaves no token for the text, or if `lam`,
         `balance` or `where` is given without a penalty. If the model is a PEFT adapter, its
         configuration is damaged, or its weights are not safetensors files in its own folder.
@@ -226,7 +228,6 @@ def finetune_text_classifier(
         show_progress = shows_progress(verbose)
         train_classifier(network, tokenizer, rows, arguments, show_progress, **options)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:
-        network.config.isoadapt_label_names = targets.named
         network.eval().cpu().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return target
@@ -290,6 +291,6 @@ def _rows(
     for columns in encoded_parts(tokenizer, texts, limit):
         names, values = columns.keys(), zip(*columns.values(), strict=True)
         rows += [dict(zip(names, row, strict=True)) for row in values]
-    for row, label in zip(rows, targets.values.tolist(), strict=True):
+    for row, label in zip(rows, targets.ids(network.config), strict=True):
         row["labels"] = label
     return rows

@@ -12,27 +12,39 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from isoadapt._utils.containers import as_array
+from isoadapt._utils.messages import warn
+from isoadapt.encoders._class_labels import class_labels
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Labels as a tensor (n,): class indices (int64), or floats (float32) for a regression."""
+    """Labels as a tensor (n,): indices of classes, or floats (float32) for a regression."""
 
     values: Tensor
     classes: tuple[str, ...] | None  # names of the classes; None for a regression
-    named: bool = False  # whether the user passed these names, not integers
 
     def configure(self, config: Any) -> None:
-        """Replace the description of the labels in the configuration of a model."""
-        names = self.classes or ("LABEL_0",)
+        """Replace the description of the labels in the configuration of a model.
+
+        If the names are all those of its classes, in any spelling, these keep their ids.
+        """
+        names = list(self.classes or ("LABEL_0",))
+        known = class_labels(config, len(names), names)
+        names = known if {*known} == {*names} else names
         config.num_labels = len(names)
         config.problem_type = "single_label_classification" if self.classes else "regression"
         config.id2label = dict(enumerate(names))
         config.label2id = {name: i for i, name in enumerate(names)}
 
+    def ids(self, config: Any) -> list[Any]:
+        """Return the ids of the classes in a configuration, or the values of a regression."""
+        if self.classes is None:
+            return self.values.tolist()
+        return [config.label2id[self.classes[i]] for i in self.values.tolist()]
+
 
 def as_targets(labels: Any, n_texts: int) -> Targets:
-    """Check and convert labels: integers 0..C-1 and strings are classes, floats are values."""
+    """Check and convert labels: integers and strings are classes, floats are values."""
     try:
         array = np.asarray(labels)
     except (TypeError, ValueError) as error:  # items of different shapes
@@ -44,14 +56,21 @@ def as_targets(labels: Any, n_texts: int) -> Targets:
             f"texts has {n_texts} rows and labels {len(array)}; pass one label per text"
         )
     if array.dtype.kind == "f":
-        return Targets(torch.tensor(_finite(array)), None)
+        values = _finite(array)
+        if len(two := np.unique(values)) != 2 or (two % 1).any():
+            return Targets(torch.tensor(values), None)
+        warn(
+            f"labels are the floats {two[0]} and {two[1]}, which are taken as two classes; for a "
+            "regression, scale them: labels / 10"
+        )
+        array = array.astype(np.int64)
     items = labels if isinstance(labels, list) else array.tolist()  # the array may have cast a list
     named = all(isinstance(label, str) for label in items)
     if array.dtype.kind not in "biu" and not named:
         row = next(row for row, label in enumerate(items) if not isinstance(label, str))
         raise TypeError(
             f"labels[{row}] is {reprlib.repr(items[row])} ({type(items[row]).__name__}); labels "
-            "must be integers 0..C-1, floats or strings, all of one kind: convert them, for "
+            "must be integers, floats or strings, all of one kind: convert them, for "
             "example with [str(label) for label in labels], and drop rows without a label"
         )
     classes, numbers = np.unique(array.astype(str if named else np.int64), return_inverse=True)
@@ -60,7 +79,7 @@ def as_targets(labels: Any, n_texts: int) -> Targets:
             f"labels holds one class only ({classes[0]}); pass texts of at least two classes"
         )
     names = classes.tolist() if named else _numbered(classes)
-    return Targets(torch.tensor(numbers), tuple(names), named)
+    return Targets(torch.tensor(numbers), tuple(names))
 
 
 def _finite(array: NDArray[Any]) -> NDArray[np.float32]:
@@ -77,14 +96,14 @@ def _finite(array: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _numbered(classes: NDArray[np.int64]) -> list[str]:
-    """Name the classes of integer labels as transformers does, "LABEL_0" and so on."""
-    if not np.array_equal(classes, np.arange(len(classes))):
-        shown = ", ".join(map(str, classes[:6])) + (", …" if len(classes) > 6 else "")
+    """Name the classes of integer labels: "LABEL_0" and so on if they are ids, else as they are."""
+    if classes[0] < 0:
         raise ValueError(
-            f"labels holds the integers {shown}; integer labels must be 0..C-1, each of them "
-            "present: pass class names as strings, or np.unique(labels, return_inverse=True)[1]"
+            f"labels holds {classes[0]}, which often means a missing label: drop these rows, or "
+            "pass the names of the classes as strings"
         )
-    return [f"LABEL_{i}" for i in classes]
+    ids = np.array_equal(classes, np.arange(len(classes)))
+    return [f"LABEL_{i}" if ids else str(i) for i in classes]
 
 
 def read_items(values: Any) -> Any:

@@ -62,7 +62,7 @@ class IsotropyTrainer(Trainer):
         points. A list of integers: the tokens of these hidden states, as one set of points, where
         0 is the input of the first layer, 1 its output and -1 the output of the last layer.
         "output_embeddings": the rows of the output embedding matrix. The I-STAR paper uses "all",
-        the CosReg paper "last".
+        the CosReg paper "last". The layers of a model with LoRA are those of the model inside.
     shrinkage_tokens : int, default=250_000
         Maximum number of vectors from which Σ_S, the ``prior_cov`` of an IsoScoreLoss with zeta
         above 0, is computed. It is computed at the start of each epoch from random training rows,
@@ -98,8 +98,8 @@ class IsotropyTrainer(Trainer):
     With gradient accumulation, the penalty is computed on each part of a step separately and
     averaged. Two batches of eight texts are therefore not equivalent to one batch of sixteen. To
     use another task loss, pass ``compute_loss_func``. A subclass that overrides ``compute_loss``
-    must call ``super().compute_loss``, otherwise no penalty is added. To search over `lam`, create
-    one trainer for each value.
+    must call ``super().compute_loss``, otherwise no penalty is added, and the first step gives a
+    warning. To search over `lam`, create one trainer for each value.
 
     With gradient accumulation or several processes, the task loss equals that of the Trainer for
     models that divide their loss by the number of labels of the whole step
@@ -162,7 +162,7 @@ class IsotropyTrainer(Trainer):
         self._loss_scaling_known = False
         self._make_objective = partial(Objective, penalty, lam, balance, smoothing, where)
         self._reset_objective()
-        self.add_callback(_EpochStart(self))
+        self.add_callback(_Watcher(self))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train from the start, or resume from a checkpoint.
@@ -267,14 +267,19 @@ class IsotropyTrainer(Trainer):
 
     def _reset_objective(self) -> None:
         """Create a new objective, without the state of earlier training."""
-        objective = self._make_objective(self.accelerator.unwrap_model(self.model))
+        objective = self._make_objective(self._network())
         self.isotropy_objective = objective.to(self.args.device)
         self._losses = []
         self._last_points = torch.zeros(0, 0)
         self._has_prior_cov = False
 
+    def _network(self) -> Any:
+        """Return the model without wrappers; a PEFT adapter has its layers inside."""
+        model = self.accelerator.unwrap_model(self.model)
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
     def _watch(self) -> Watch:
-        return Watch(self.accelerator.unwrap_model(self.model), self.isotropy_objective.place)
+        return Watch(self._network(), self.isotropy_objective.place)
 
     def _warn_about_few_points(self) -> None:
         penalty = self.isotropy_objective.penalty
@@ -287,8 +292,7 @@ class IsotropyTrainer(Trainer):
 
     def _classes(self, points: Points, labels: Tensor | None) -> Tensor | None:
         """Return the class of each point, or None unless each text has one integer label."""
-        model = self.accelerator.unwrap_model(self.model)
-        if points.rows is None or labels is None or not is_classifier(model):
+        if points.rows is None or labels is None or not is_classifier(self._network()):
             return None
         if labels.ndim != 1 or labels.is_floating_point():
             return None
@@ -371,11 +375,20 @@ class IsotropyTrainer(Trainer):
         )
 
 
-class _EpochStart(TrainerCallback):
-    """Updates Σ_S at the start of each epoch."""
+class _Watcher(TrainerCallback):
+    """Updates Σ_S at the start of each epoch, and warns if the first step had no penalty."""
 
     def __init__(self, trainer: IsotropyTrainer) -> None:
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer._update_prior_cov()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        trainer, penalty = self.trainer, self.trainer.isotropy_objective.penalty
+        if state.global_step == 1 and penalty is not None and not trainer._losses:
+            warn(
+                f"{type(trainer).__name__} trains without its penalty, {penalty}: its compute_loss "
+                "does not call super().compute_loss. For another task loss, such as one with "
+                "weights of the classes, pass compute_loss_func= instead of overriding it"
+            )

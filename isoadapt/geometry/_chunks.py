@@ -12,16 +12,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
-from isoadapt._utils.containers import as_array, as_matrix
+from isoadapt._utils.containers import as_matrix
+from isoadapt._utils.copies import are_copies, copy_hashes, first_of_equal
 from isoadapt._utils.imports import import_optional
 from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**20  # entries that are read at a time
 _SCATTERED = 256  # rows by index of a memory map that are read at a time: each maps up to 64 KiB
 _FAN_IN = 8  # instances of Moments that one dask task merges
-_HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
 FLOATS = [np.float64, np.float32]
-_MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)]  # of the generator SplitMix64
 
 Chunked = ArrayLike | Iterable[ArrayLike] | Moments
 Check = Callable[[Any, bool], NDArray[Any]]  # arguments: a chunk, and whether it is the first
@@ -82,21 +81,25 @@ def check_chunk(chunk: Any, first: bool = False) -> NDArray[Any]:
 def gather(
     X: Any, check: Check = check_chunk, min_samples: int = 2, distinct: bool = False
 ) -> Moments:
-    """Read all chunks once; return their moments. With `distinct`, equal rows count once."""
+    """Read all chunks once; return their moments. With `distinct`, copies count once."""
     if isinstance(X, Moments):
         moments = Moments.from_arrays(X.to_arrays())
     elif is_dask(X):
         moments = _gather_blocks(X)
     else:
-        moments, seen = Moments(), set[int]()
+        moments, repeated, seen, pivot = Moments(), Moments(), set[int](), None
         for rows in _check_all(_named_chunks(X), check):
             if distinct:
-                hashes = row_hashes(rows)
+                pivot = rows.mean(axis=0) if pivot is None else pivot
+                hashes = copy_hashes(rows, pivot)
                 new = np.fromiter((each not in seen for each in hashes.tolist()), bool)
                 new &= first_of_equal(hashes)
                 seen.update(hashes.tolist())
+                repeated.update(rows[~new])
                 rows = rows if new.all() else rows[new]
             moments.update(rows)
+        if not are_copies(moments.count, moments.count + repeated.count):
+            moments.merge(repeated)
     if not moments.count:
         raise ValueError(
             "X gave no rows. An iterator is used up once it has been read: make a fresh one, or "
@@ -104,7 +107,7 @@ def gather(
         )
     if moments.count < min_samples:
         raise ValueError(
-            f"X has {moments.count:g} {'different ' * distinct}row(s) in all its chunks together, "
+            f"X has {moments.count:g} row(s) in all its chunks together, "
             f"while a minimum of {min_samples} is required"
         )
     if not bool(torch.isfinite(moments.scatter).all()):
@@ -113,35 +116,6 @@ def gather(
             "scale X down"
         )
     return moments
-
-
-def row_hashes(X: ArrayLike) -> NDArray[np.uint64]:
-    """Hash (n,) of each row of a matrix: of row and dtype alone, and equal for -0.0 and 0.0."""
-    rows = np.asarray(as_array(X))
-    if rows.dtype.kind not in "fiub" or rows.dtype.itemsize > 8:
-        rows = rows.astype(np.float64)
-    n, d = rows.shape
-    offsets = np.random.default_rng(0).integers(2**64 - 1, size=d, dtype=np.uint64)
-    hashes = np.empty(n, np.uint64)
-    size = max(1, _HASHED // max(1, d))
-    for start in range(0, n, size):
-        chunk = np.ascontiguousarray(rows[start : start + size] + rows.dtype.type(0))  # no -0.0
-        mixed = chunk.view(f"u{rows.dtype.itemsize}") + offsets
-        for shift, factor in _MIX:
-            mixed ^= mixed >> np.uint64(shift)
-            mixed *= np.uint64(factor)
-        hashes[start : start + size] = mixed.sum(1)
-    return hashes
-
-
-def first_of_equal(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Mask (n,) of the rows that equal no earlier one, from their hashes."""
-    ordered = np.sort(hashes)
-    if (ordered[1:] != ordered[:-1]).all():  # else np.unique takes several times their memory
-        return np.ones(len(hashes), bool)
-    mask = np.zeros(len(hashes), bool)
-    mask[np.unique(hashes, return_index=True)[1]] = True
-    return mask
 
 
 class RowReader:

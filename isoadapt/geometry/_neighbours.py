@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from isoadapt.geometry._chunks import row_hashes
+from isoadapt._utils.copies import row_hashes
 
 METRICS = ("cosine", "euclidean")
 
@@ -25,6 +25,7 @@ _GROUP = 64  # columns whose largest score is compared first
 _ENTRIES = 2**22  # distances in memory at a time: 32 MiB in float64
 _SLACK = 1e-10  # ratios of distances that differ less from 1 may be rounding
 _MIN_POINTS = 4
+_TIE = 8 * torch.finfo(torch.float64).eps  # times √d: cosines that differ by less are equal
 _SPARE = 3  # candidates beyond k, whose distances are computed in float64 too
 
 
@@ -45,7 +46,7 @@ def nearest_neighbours(
         mean = points.mean(0)
         centred, targets = _both(lambda rows: rows - mean, points, asked)
         norms = torch.linalg.vector_norm(centred, dim=1)
-        size = (torch.linalg.vector_norm(targets, dim=1) + norms.max()).square() / 2
+        size = (torch.linalg.vector_norm(targets, dim=1) + norms.max()) / 2**0.5
         bias = norms.square() / -2
         search = _Search(points, asked, centred, targets, bias, size, numbers, own, metric, k)
     distances = asked.new_empty(len(asked), k)
@@ -73,7 +74,7 @@ class _Search(NamedTuple):
     centred: Tensor  # (n, d): points less their mean, or unit vectors as they are
     targets: Tensor  # (m, d): the same of the queries
     bias: Tensor  # (n,): nothing, or minus half the squared norm
-    size: Tensor  # (m,): an upper bound of products and scores, to which rounding is relative
+    size: Tensor  # (m,): root of an upper bound of products and scores, for their rounding
     numbers: Tensor  # (n,): of the points among all rows, ascending
     own: bool  # whether the queries are the points, none of which is a neighbour of itself
     metric: str
@@ -100,15 +101,21 @@ class _Search(NamedTuple):
         return (scores >= last - 2 * self.rounding(row, scores.dtype)).nonzero()[:, 1][None]
 
     def nearest(self, rows: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances and indices (b, k) of the nearest candidates, by distance, then by index."""
+        """Distances and indices (b, k) of the nearest candidates, by distance, then by index.
+
+        Distances that only rounding parts are equal.
+        """
         found = found.sort(dim=1).values
         size = max(1, _GATHERED // (found.shape[1] * self.points.shape[1]))
         parts = zip(self.queries[rows].split(size), found.split(size), strict=True)
         distances = torch.cat([self._distances(*part) for part in parts])
         if self.own:
             distances.masked_fill_(self.numbers[found] == rows[:, None], torch.inf)
-        distances, places = distances.sort(dim=1, stable=True)
-        return distances[:, : self.k], self.numbers[found.gather(1, places[:, : self.k])]
+        distances, places = distances.sort(dim=1)
+        limit = self.size[rows, None] * (_TIE * (2 * self.points.shape[1]) ** 0.5)
+        keys = _tie_numbers(distances, limit) * places.shape[1] + places
+        first = keys.topk(self.k, largest=False).values % places.shape[1]
+        return distances[:, : self.k], self.numbers[found.gather(1, first)]
 
     def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
         """Distances (b, c) of queries (b, d) to points (b, c), without cancellation."""
@@ -125,10 +132,10 @@ class _Search(NamedTuple):
         return (self.targets[rows].square().sum(1) - distances.square()) / 2
 
     def rounding(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Upper bound (b,) of errors of scores in some precision, and of distances in float64."""
-        eps = torch.finfo(dtype).eps / 2 + torch.finfo(torch.float64).eps
+        """Upper bound (b,) of errors of scores in some precision, and of equal distances."""
+        eps = torch.finfo(dtype).eps / 2 + _TIE
         # The inner product of d numbers, each rounded before, has d + 2 roundings.
-        return (self.targets.shape[1] + 2) * eps * self.size[rows]
+        return self.size[rows].square() * ((self.targets.shape[1] + 2) * eps)
 
 
 def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
@@ -184,11 +191,18 @@ def _near_an_earlier_point(points: Tensor, limit: float) -> Tensor:
 
 
 def angles(first: Tensor, second: Tensor) -> Tensor:
-    """Angles (n,) between rows (n, d), pair by pair, by Kahan's formula; π/2 for a zero row."""
+    """Angles (n,) between pairs of rows by Kahan's formula, made equal where rounding differs."""
     first, second = _unit(first), _unit(second)
     apart, along = (each.norm(dim=1) for each in (first - second, first + second))
-    both_zero = (apart + along == 0).to(apart.dtype)
-    return 2 * torch.atan2(apart + both_zero, along + both_zero)
+    both_zero = (apart + along == 0).to(apart.dtype)  # the angle is π/2 then
+    ordered, order = (2 * torch.atan2(apart + both_zero, along + both_zero)).sort()
+    numbers = _tie_numbers(ordered, _TIE * first.shape[1] ** 0.5)
+    return ordered[torch.searchsorted(numbers, numbers)][order.argsort()]
+
+
+def _tie_numbers(ordered: Tensor, limit: Tensor | float) -> Tensor:
+    """Numbers (..., n) of the groups of values, in ascending order, that only rounding parts."""
+    return F.pad((ordered.diff(dim=-1) > limit).cumsum(-1), (1, 0))
 
 
 def _first_copies(points: Tensor, most: int) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from isoadapt.heads import LinearHead
+from isoadapt.encoders._opened import Opened
 from isoadapt.interop._pipeline import Parts
 from isoadapt.interop._reference import Check, Reference
 from isoadapt.interop._sentence_files import Module
@@ -41,7 +41,7 @@ def model_card(
         kind="An adapter" if len(parts.adapters) == 1 else "A pipeline of adapters",
         width_in=parts.first().n_features_in_,
         width_out=parts.width_out,
-        head=_head(parts.last_head()),
+        head=_inline(parts.last_head() or "none"),
         base=_inline(base or "not given"),
         vectors=vectors or "not recorded",
         data=_data(data),
@@ -54,62 +54,73 @@ def model_card(
 
 def sentence_card(
     parts: Parts,
-    model: str | os.PathLike[str],
+    base: str | os.PathLike[str],
     name: str,
-    vectors: str,
+    model: Opened,
     reference: Reference,
     modules: Sequence[Module],
     check: Check,
-    classifier_kept: bool,
+    kept: bool,
+    code: bool,
 ) -> str:
-    """Describe a folder of this name for sentence-transformers, with its vectors in words."""
+    """Describe a folder of this name for sentence-transformers, whose classifier may be kept."""
     shown, classification = json.dumps(name), ""
-    effect = "The classifier is that of the base model, and its predictions are unchanged."
-    if not classifier_kept:
-        effect = (
-            "The classifier includes the adapter and the head that was fitted with it. Its "
-            "predictions may differ from those of the base model."
-        )
+    if code:
+        shown += ", trust_remote_code=True"
     if "logits" in check.differences:
+        effect = "includes the adapter and its head, and its predictions may differ from those of"
+        effect = "is unchanged, and predicts as that of" if kept else effect
         classification = _filled("classification.md", effect=effect, name=shown)
     return _filled(
         "sentence.md",
         more_tags="- text-classification\n" if classification else "",
-        base_model=_base_model(os.fspath(model)),
-        base=_short(os.fspath(model)),
-        adapter=_names(parts),
+        base_model=_base_model(os.fspath(base)),
+        base=_short(os.fspath(base)),
         width=parts.width_out,
-        vectors=vectors,
-        version=reference.version,
         modules=" → ".join(["Transformer", *(module.kind for module in modules)]),
-        length=_length(reference),
-        name=shown,
         classification=classification,
-        closing=_closing(parts, check, "both libraries' own loaders", "sentence-transformers"),
+        **_exported(parts, name, model, reference, check, "transformers", "sentence-transformers"),
     )
 
 
 def onnx_card(
     parts: Parts,
     name: str,
-    vectors: str,
+    model: Opened,
     reference: Reference,
+    check: Check,
     outputs: str,
     facts: Sequence[str],
-    check: Check,
 ) -> str:
-    """Describe the folder of a graph `name`, with its vectors in words and facts for a server."""
-    return _filled(
-        "onnx.md",
-        adapter=_names(parts),
-        vectors=vectors,
-        version=reference.version,
-        outputs=outputs,
-        length=_length(reference),
-        facts="\n- ".join(facts),
-        name=json.dumps(name),
-        closing=_closing(parts, check, "onnxruntime and tokenizers", "onnxruntime"),
+    """Describe the folder of a graph `name`, with its outputs in words and facts for a server."""
+    exported = _exported(parts, name, model, reference, check, "tokenizers", "onnxruntime")
+    return _filled("onnx.md", outputs=outputs, facts="\n- ".join(facts), **exported)
+
+
+def _exported(
+    parts: Parts, name: str, model: Opened, reference: Reference, check: Check, *libraries: str
+) -> dict[str, Any]:
+    """Return what is said of every exported folder, which the libraries load."""
+    length = reference.settings["max_length"]
+    teacher = parts.first()._needs_teacher
+    closing = _filled(
+        "closing.md",
+        loaders=" and ".join(libraries),
+        n_texts=check.n_texts,
+        differences=check,
+        limit=f"{check.limit:.1e}",
+        more=" The folder differs by more, without an effect on them." if check.exceeds else "",
+        before="the teacher" if teacher else "the base model",
+        versions=_versions(*libraries, "transformers"),
     )
+    return {
+        "adapter": _names(parts),
+        "name": json.dumps(name),
+        "vectors": model.describe(),
+        "version": reference.version,
+        "length": "no limit" if length is None else f"{length} tokens",
+        "closing": closing,
+    }
 
 
 def _filled(card: str, **values: Any) -> str:
@@ -118,28 +129,8 @@ def _filled(card: str, **values: Any) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _closing(parts: Parts, check: Check, loaders: str, package: str) -> str:
-    """Return the last sections: what was compared, what to expect, and versions."""
-    teacher = parts.first()._needs_teacher
-    return _filled(
-        "closing.md",
-        loaders=loaders,
-        n_texts=check.n_texts,
-        differences=check,
-        limit=f"{check.limit:.1e}",
-        more=" The folder differs by more, without an effect on them." if check.exceeds else "",
-        before="the teacher" if teacher else "the encoder before fine-tuning",
-        versions=_versions(package, "transformers"),
-    )
-
-
 def _names(parts: Parts) -> str:
     return " + ".join(type(adapter).__name__ for _, adapter in parts.adapters)
-
-
-def _length(reference: Reference) -> str:
-    length = reference.settings["max_length"]
-    return "no limit" if length is None else f"{length} tokens"
 
 
 def _short(base: str) -> str:
@@ -151,18 +142,6 @@ def _base_model(base: str | None) -> str:
     """Return the line of the front matter that names a base model, if it is on the Hub."""
     named = base and _HUB_NAME.fullmatch(base) and not os.path.exists(base)
     return f"base_model: {json.dumps(base)}\n" if named else ""
-
-
-def _head(head: LinearHead | None) -> str:
-    """Describe the head in one sentence."""
-    if head is None:
-        return "It has no head of its own."
-    if head.classes_ is None:
-        return f"Its linear head predicts {len(head.coef_)} number(s)."
-    classes = ", ".join(_inline(label) for label in head.classes_[:20].tolist())
-    if head.multi_label_:
-        return f"Its head is a multi-label classifier with {len(head.coef_)} labels: {classes}."
-    return f"Its linear head has {len(head.classes_)} classes: {classes}."
 
 
 def _data(data: Any) -> str:
@@ -196,7 +175,7 @@ def _parameters(parts: Parts) -> Iterator[str]:
 
 def _versions(*more: str) -> str:
     """List the versions of Python, of the packages used, and of some more."""
-    packages = [f"- {name} {version(name)}" for name in (*_PACKAGES, *more)]
+    packages = [f"- {name} {version(name)}" for name in dict.fromkeys((*_PACKAGES, *more))]
     return "\n".join([f"- Python {platform.python_version()}", *packages])
 
 

@@ -4,7 +4,6 @@ import copy
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,31 +14,30 @@ from isoadapt._utils.files import CHECKPOINT, TOKENIZER_FILES, atomic_folder, ch
 from isoadapt._utils.messages import warn
 from isoadapt._utils.state import own_state
 from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats, compose
+from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
+from isoadapt.encoders._class_labels import class_labels
 from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
-from isoadapt.encoders._folder import tokenizer_folder, transformer_folder
+from isoadapt.encoders._folder import base_folder, tokenizer_folder, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
-from isoadapt.encoders._sentence import MODEL_FILE
+from isoadapt.encoders._opened import Opened
 from isoadapt.heads import LinearHead
 from isoadapt.interop._loaders import CLASSIFIER, check_written, own_length
-from isoadapt.interop._pipeline import Parts, affine, take_apart
+from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._reference import (
     SERVE,
     Reference,
     check_vectors,
     encoder_reference,
 )
-from isoadapt.interop._sentence_files import write_modules
 
 _SENTENCE = re.compile(
     r"(modules|sentence_[\w-]+_config|config_sentence_transformers)\.json"
     r"|\d+_\w+/(config\.json|model\.safetensors)"
 )
-_ROUNDING = 1e-8  # relative size up to which a bias counts as zero
+_SAME = 1e-7  # relative difference of logits up to which they are the same
 
 
 @own_state()
@@ -57,7 +55,9 @@ def merge_into_checkpoint(
     ``AutoModelForSequenceClassification.from_pretrained``. Its logits are those of encoder,
     adapter and head, at the cost of the original model. It is written in float32. Tokenizer and
     sentence-transformers files are copied unchanged. With the texts and logits in
-    ``reference.json``, ``isoadapt check`` compares the copy where it is deployed.
+    ``reference.json``, ``isoadapt check`` compares the copy where it is deployed. The copy holds no
+    adapted vectors: an adapter that leaves the logits as they are, such as
+    :class:`~isoadapt.LogitPreservingWhitening`, is refused, because its merge would repair nothing.
 
     The adapter must have been fitted to the vectors that enter the last layer of the classifier
     of this checkpoint. This is checked for a pipeline that begins with an encoder, and for a
@@ -75,7 +75,8 @@ def merge_into_checkpoint(
     model_folder : str or path-like
         The checkpoint of a model for sequence classification. A PEFT adapter is first merged into
         its base model, so that the copy does not need peft. Of a sentence-transformers folder
-        with its transformer in a subfolder, only this transformer is copied.
+        with its transformer in a subfolder, only this transformer is copied. Its own code may run,
+        and is copied, if the pipeline's encoder has ``trust_remote_code=True``.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
     overwrite : bool, default=False
@@ -99,18 +100,18 @@ def merge_into_checkpoint(
     TypeError
         If a step of the pipeline is not an adapter.
     ValueError
-        If `model_folder` has no classifier, for which there is
-        :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine or its width
-        is not that of the head of the checkpoint, if it was fitted to other vectors than those that
-        enter this head, if the two heads have different classes, or if a bias is needed but the
-        architecture has none.
+        If `model_folder` has no classifier, or the adapter leaves its logits as they are, for which
+        there is :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine, if
+        it was fitted to other vectors than those that enter the head of the checkpoint, if the two
+        heads have different classes, if a bias is needed but the architecture has none, or if the
+        copy gives another prediction for a checked text.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
     Notes
     -----
     The head of a decoder such as GPT-2 has no bias. Only adapters that do not need a bias can be
-    merged into it, such as :class:`~isoadapt.LogitPreservingWhitening`.
+    merged into it, such as :class:`~isoadapt.IsoBN` without a head of its own.
 
     The copy computes WAh in single precision, whereas adapters use double precision. If an
     adapter amplifies directions of low variance, as whitening without shrinkage does, the terms
@@ -123,8 +124,7 @@ def merge_into_checkpoint(
     >>> AutoModelForSequenceClassification.from_pretrained("my-model-merged")  # doctest: +SKIP
     """
     parts = take_apart(adapter)
-    _refuse_readouts(parts)
-    map_, head = parts.affine(), parts.last_head()
+    map_ = parts.affine()
     source, target = check_folders(model_folder, out_folder, overwrite)
     if not holds_classifier(source):
         raise ValueError(
@@ -132,29 +132,40 @@ def merge_into_checkpoint(
             "from a model for sequence classification. isoadapt.interop.to_sentence_transformer "
             "writes the adapter behind an encoder without a classifier"
         )
-    encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
+    trusted = parts.trust_remote_code
+    encoder = TransformerEncoder(
+        source, pooling="head_input", device="cpu", trust_remote_code=trusted
+    )
     model = encoder.open()
-    own = read_head(model.backbone)
     tokenizer = model.backbone.tokenizer
-    head = reordered(own if head is None else head, own, model.backbone.model.config)
+    logits = logits_map(parts, model)
+    if is_unchanged(logits, own_logits(model, map_.matrix.shape[1])):
+        raise ValueError(
+            f"{' '.join(repr(parts.adapters[-1][1]).split())} leaves the logits of the checkpoint "
+            "as they are, so that a merge would write its old weights and repair nothing: what it "
+            "repairs are the vectors, which isoadapt.interop.to_sentence_transformer writes beside "
+            "the same classifier (isoadapt export without --merge)"
+        )
     check_source(parts, encoder)
-    check_width(map_, head)
-    network = with_head(model.backbone, head, map_)
-    place = tokenizer_folder(source)
-    reference, length = encoder_reference(encoder), own_length(tokenizer)
-    # The longest text is truncated differently if the tokenizer has another length.
-    kept = slice(None) if length == model.length() else slice(-1)
-    logits = head.outputs(map_(reference.vectors))[kept]
+    network = with_head(model.backbone, logits)
+    # transformers truncates to the tokenizer's length, whatever a CrossEncoder's settings say.
+    length, limit = own_length(tokenizer), model.backbone.limit
+    encoder.set_params(max_length=length and min(length, limit or length))
+    reference = encoder_reference(encoder)
+    kept = slice(None) if length == encoder.open().length() else slice(-1)  # not the longest text
     merged = Reference(
-        reference.texts[kept], None, logits, reference.adapted(map_).limit, {"max_length": length}
+        reference.texts[kept],
+        None,
+        logits(reference.vectors)[kept],
+        reference.adapted(map_).limit,
+        {"max_length": length},
+        [CLASSIFIER],
     )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
-        copy_files(place, written, tokenizer, sentence=True)
-        if place != source and model.pooling != Pooling((HEAD_INPUT,)):
-            write_modules(written, [])  # with which a CrossEncoder reads its settings
-            shutil.copyfile(source / MODEL_FILE, written / MODEL_FILE)
-        check_written(written, merged._replace(loaders=[CLASSIFIER]), strict=False)
+        copy_files(tokenizer_folder(source), written, tokenizer, sentence=True)
+        code = copy_code(source, written, trusted)
+        check_written(written, merged, code)
     return target
 
 
@@ -183,37 +194,20 @@ def check_source(parts: Parts, encoder: TransformerEncoder) -> None:
             f"vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or export a "
             "pipeline that begins with the encoder that it was fitted with"
         )
-    for reference, name in _sources(parts):
-        check_vectors(reference, name, encoder)
-
-
-def _sources(parts: Parts) -> Iterator[tuple[Reference, str]]:
-    """Yield references of the first adapter's vectors, each with a description for messages."""
     if parts.encoder is not None:
-        encoder = parts.encoder[1]
-        live = not isinstance(encoder.model, str | os.PathLike)
-        shown = f"a live {type(encoder.model[0]).__name__}" if live else repr(str(encoder.model))
         try:
-            reference = encoder_reference(encoder)
+            reference = encoder_reference(parts.encoder[1])
         except OSError as error:
             raise OSError(
                 f"the pipeline's encoder cannot be loaded, so it cannot be checked that its "
                 f"vectors are those of model_folder ({error}); if its folder was moved, set the "
                 "new one with set_params(model=...) of the encoder, or pass the adapter alone"
             ) from error
-        yield reference, f"the encoder with model={shown}"
+        shown = parts.encoder[1].open().backbone.shown
+        check_vectors(reference, f"the encoder with {shown}", encoder)
     if parts.recorded is not None:
-        yield parts.recorded, f"the record of the saved {type(parts.first()).__name__}"
-
-
-def _refuse_readouts(parts: Parts) -> None:
-    for _, adapter in parts.adapters:
-        if adapter.head_map_ is not adapter.map_:
-            raise ValueError(
-                f"adapter={adapter!r} predicts from the head's own input, not from its vectors, so "
-                "there is nothing to merge into the head: use to_sentence_transformer for poolings "
-                f"of the last layer, or {SERVE}"
-            )
+        name = f"the record of the saved {type(parts.first()).__name__}"
+        check_vectors(parts.recorded, name, encoder)
 
 
 def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
@@ -227,61 +221,73 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
         )
     if head.classes_ is None:
         return head
-    rows = {label: row for row, label in enumerate(head.classes_.tolist())}
-    numbers = list(range(len(own.coef_)))  # two for one output with a sigmoid
-    names = [config.id2label.get(number) for number in numbers]
-    for labels in (numbers, names):
-        if set(labels) == set(rows) and len(labels) == len(rows):
-            order = [rows[label] for label in labels]
-            coef, intercept = head.coef_[order], head.intercept_[order]
-            kept = coef.shape == own.coef_.shape
-            if not kept or not np.allclose(coef, own.coef_, rtol=1e-3, atol=1e-6):
-                warn(
-                    "the adapter's head is not the checkpoint's, so that labels can differ from "
-                    "the checkpoint's; to keep them, fit the adapter with the checkpoint's head: "
-                    "load_checkpoint(model)[1], or isoadapt fit --model"
-                )
-            if config.num_labels < len(order):
-                coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
-            return LinearHead(coef, intercept)
-    raise ValueError(
-        f"the adapter's head has the classes {list(rows)}, the checkpoint {own._known()}: fit the "
-        "adapter on the checkpoint's labels"
-    )
-
-
-def check_width(map_: Affine, head: LinearHead) -> None:
-    if map_.n_features_out != head.n_features_in_:
+    given, kept = (_by_id(each, config) for each in (head, own))
+    if given is None or kept is None or len(head.coef_) != len(own.coef_):
         raise ValueError(
-            f"the adapter returns {map_.n_features_out} features, but the head takes "
-            f"{head.n_features_in_}: fit the adapter with a head, or without reducing the width"
+            f"the adapter's head has the classes {head._known()}, the checkpoint {own._known()}: "
+            "fit the adapter on the checkpoint's labels"
         )
+    same = given.coef_.shape == kept.coef_.shape
+    if not same or not np.allclose(given.coef_, kept.coef_, rtol=1e-3, atol=1e-6):
+        warn(
+            "the adapter's head is not the checkpoint's, so that labels can differ from the "
+            "checkpoint's; to keep them, fit the adapter with the checkpoint's head: "
+            "load_checkpoint(model)[1], or isoadapt fit --model"
+        )
+    if config.num_labels < len(given.coef_):
+        coef, intercept = given.coef_, given.intercept_
+        return LinearHead(coef[1:] - coef[:1], intercept[1:] - intercept[:1])
+    return given
 
 
-def read_by_head(parts: Parts, map_: Affine) -> Affine:
-    """Return the map from the encoder's vectors to what the last head reads."""
-    *before, last = (step for _, step in parts.adapters)
-    if parts.head is not None or last.head_map_ is last.map_:
-        return map_
-    width = map_.matrix.shape[1]
-    first = compose([Affine(np.eye(width), np.zeros(width)), *map(affine, before)])
-    return cast(Any, last.head_map_).after(first)
+def _by_id(head: LinearHead, config: Any) -> LinearHead | None:
+    """Return a classifier's outputs in the order of the checkpoint's ids, if it has its labels."""
+    classes = cast(Any, head.classes_).tolist()
+    labels = class_labels(config, len(classes), classes)
+    if {*labels} != {*classes}:
+        return None
+    order = [classes.index(label) for label in labels]
+    return LinearHead(head.coef_[order], head.intercept_[order])
 
 
-def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
-    """Return a shallow copy of the model whose classifier includes the adapter and the head."""
+def logits_map(parts: Parts, model: Opened) -> Affine:
+    """Return the map from vectors that begin with the head's input to the checkpoint's logits."""
+    own, head, read = read_head(model.backbone), parts.last_head(), parts.read_by_head()
+    head = reordered(own if head is None else head, own, model.backbone.model.config)
+    if read.n_features_out != head.n_features_in_:
+        raise ValueError(
+            f"the adapter maps {read.matrix.shape[1]} features to {read.n_features_out}, but the "
+            f"head takes {head.n_features_in_}: fit the adapter to the input of the checkpoint's "
+            "head, and with a head of its own if it reduces the width"
+        )
+    return Affine(head.coef_, head.intercept_).after(read)
+
+
+def own_logits(model: Opened, width: int) -> Affine:
+    """Return the checkpoint's logits as a map of vectors of a width that begin with their input."""
+    own = read_head(model.backbone)
+    head, d = reordered(own, own, model.backbone.model.config), own.n_features_in_
+    return Affine(head.coef_, head.intercept_).after(Affine(np.eye(d, width), np.zeros(d)))
+
+
+def is_unchanged(logits: Affine, own: Affine) -> bool:
+    """Return whether logits are those of the checkpoint's own head, but for rounding."""
+    differences = [np.abs(new - old).max() for new, old in zip(logits, own, strict=True)]
+    return bool(max(differences) <= _SAME * max(np.abs(each).max() for each in own))
+
+
+def with_head(backbone: Backbone, logits: Affine) -> Any:
+    """Return a shallow copy of the model with the logits of a map of the head's input."""
     old = cast(torch.nn.Linear, backbone.head)
     new = eval_copy(old)
-    bias = head.coef_ @ map_.offset + head.intercept_
-    terms = np.linalg.norm(head.coef_, axis=1) * np.linalg.norm(map_.offset)
-    new.weight = _parameter(head.coef_ @ map_.matrix)
+    new.weight = _parameter(logits.matrix)
     if new.bias is not None:
-        new.bias = _parameter(bias)
-    elif (np.abs(bias) > _ROUNDING * (terms + np.abs(head.intercept_))).any():
+        new.bias = _parameter(logits.offset)
+    elif not np.allclose(logits.offset, 0):
         raise ValueError(
             f"the head of {type(backbone.model).__name__} has no bias, but this adapter needs one "
-            f"(largest entry {np.abs(bias).max():.3g}): LogitPreservingWhitening on the "
-            f"checkpoint's own head needs none; or {SERVE}"
+            f"(largest entry {np.abs(logits.offset).max():.3g}): export an adapter that leaves the "
+            f"logits as they are, such as LogitPreservingWhitening; or {SERVE}"
         )
     return copied(backbone, {old: new})
 
@@ -296,13 +302,7 @@ def copied(backbone: Backbone, replace: dict[torch.nn.Module, torch.nn.Module]) 
 
 
 def _parameter(values: Floats) -> torch.nn.Parameter:
-    weights = torch.tensor(values, dtype=torch.float32)
-    if not bool(weights.isfinite().all()):
-        raise ValueError(
-            f"the merged weights reach {np.abs(values).max():.3g}, beyond float32: increase the "
-            f"adapter's shrinkage, or {SERVE}"
-        )
-    return torch.nn.Parameter(weights, requires_grad=False)
+    return torch.nn.Parameter(torch.tensor(values, dtype=torch.float32), requires_grad=False)
 
 
 def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) -> None:
@@ -314,3 +314,11 @@ def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) ->
         if path.is_file() and (copied or (sentence and _SENTENCE.fullmatch(name))):
             (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target / name)
+
+
+def copy_code(source: Path, target: Path, trusted: bool) -> bool:
+    """Copy the Python files of a checkpoint if they may run; return whether there are any."""
+    files = [*transformer_folder(base_folder(source) or source).glob("*.py")] if trusted else []
+    for file in files:
+        shutil.copyfile(file, target / file.name)
+    return bool(files)

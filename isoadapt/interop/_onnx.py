@@ -3,7 +3,7 @@
 import copy
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +21,10 @@ from isoadapt.encoders._texts import Texts
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
 from isoadapt.interop._graph import export_graph
-from isoadapt.interop._loaders import FIELDS, LOGITS, VECTORS, check_written
-from isoadapt.interop._merge import check_source, read_by_head, reordered
+from isoadapt.interop._loaders import LOGITS, VECTORS, check_written
+from isoadapt.interop._merge import check_source, own_logits, reordered
 from isoadapt.interop._pipeline import Parts, take_apart
-from isoadapt.interop._reference import encoder_reference, precise, warn_if_different
+from isoadapt.interop._reference import encoder_reference, precise
 from isoadapt.interop._sentence_files import write_json
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -118,61 +118,42 @@ def export_onnx(
     opened, source = encoder.open(), encoder_reference(encoder)
     backbone = opened.backbone
     check_source(parts, encoder)
-    outputs, pads = _outputs(parts, opened), not opened.equal_lengths
-    reference = source.adapted(outputs.vectors, normalize)._replace(
-        logits=outputs.logits and outputs.logits(source.vectors),
-        loaders=[target.name],
-        padded=pads,
+    vectors, pads = parts.affine(), not opened.equal_lengths
+    logits, config = _logits(parts, opened)
+    reference = source.adapted(vectors, normalize)._replace(
+        logits=logits and logits(source.vectors), loaders=[target.name], padded=pads
     )
     example = opened.tokens(Texts(source.texts[:3])).batch(0, 3)
-    if unknown := set(example) - set(FIELDS):
-        raise ValueError(
-            f"{type(backbone.model).__name__} takes {', '.join(sorted(unknown))} besides token ids,"
-            " which a tokenizer alone does not give: serve it with isoadapt.AdaptedEncoder"
-        )
-    names = [VECTORS] + ([LOGITS] if outputs.logits else [])
-    readout = _Readout(outputs, source.vectors.mean(axis=0), normalize)
+    names = [VECTORS] + ([LOGITS] if logits else [])
+    readout = _Readout(vectors, logits, source.vectors.mean(axis=0), normalize)
     graph = export_graph(opened, example, readout, names)
     with quiet(), atomic_folder(target.parent, overwrite, _GRAPH) as written:
         (written / target.name).write_bytes(graph)
-        write_json(written / "config.json", outputs.config)
+        write_json(written / "config.json", config.to_dict())
         _write_tokenizer(written, opened, pads)
         check = check_written(written, reference)
         facts = [f"Batches: {'padded' if pads else 'of equal lengths, as padding changes vectors'}"]
         if not backbone.tokenizer("")["input_ids"]:
             facts.append("Empty texts: leave them out, since they have no tokens here")
-        if outputs.logits:
+        if logits:
             facts.append("Labels: by id2label and problem_type in config.json")
-        named = parts, target.name, opened.describe()
         shown = ", ".join(names) + (", the former of length 1" if normalize else "")
-        card = onnx_card(*named, reference, shown, facts, check)
+        card = onnx_card(parts, target.name, opened, reference, check, shown, facts)
         (written / "README.md").write_text(card, "utf-8")
-    warn_if_different(check)
     return target
 
 
-class _Outputs(NamedTuple):
-    """The maps from the encoder's vectors to the outputs, and the configuration to write."""
-
-    vectors: Affine
-    logits: Affine | None
-    config: dict[str, Any]
-
-
-def _outputs(parts: Parts, opened: Opened) -> _Outputs:
-    """Return what the graph computes from the encoder's vectors (n, width)."""
-    head, map_ = parts.last_head(), parts.affine()
-    width, config = map_.matrix.shape[1], copy.deepcopy(opened.backbone.model.config)
+def _logits(parts: Parts, opened: Opened) -> tuple[Affine | None, Any]:
+    """Return the map from the encoder's vectors to logits, and the configuration to write."""
+    head, config = parts.last_head(), copy.deepcopy(opened.backbone.model.config)
     own = None if opened.backbone.head is None else read_head(opened.backbone)
-    read = Affine(np.eye(width), np.zeros(width)) if head is None else read_by_head(parts, map_)
-    if head is None and own is not None and opened.pooling.begins_with_head_input:
-        head = own
-    if head is None:
-        return _Outputs(map_, None, config.to_dict())
-    head = _in_order(head, own, config)
-    coef = np.zeros((len(head.coef_), read.n_features_out))
-    coef[:, : head.n_features_in_] = head.coef_
-    return _Outputs(map_, Affine(coef, head.intercept_).after(read), config.to_dict())
+    if head is not None:
+        head = _in_order(head, own, config)
+        return Affine(head.coef_, head.intercept_).after(parts.read_by_head()), config
+    if own is None or not opened.pooling.begins_with_head_input:
+        return None, config
+    _in_order(own, own, config)
+    return own_logits(opened, opened.width), config
 
 
 def _in_order(head: LinearHead, own: LinearHead | None, config: Any) -> LinearHead:
@@ -195,14 +176,16 @@ class _Readout(nn.Module):
 
     centre: Tensor
 
-    def __init__(self, outputs: _Outputs, centre: Floats, normalize: bool) -> None:
+    def __init__(
+        self, vectors: Affine, logits: Affine | None, centre: Floats, normalize: bool
+    ) -> None:
         super().__init__()
         # Around a centre, because float32 rounds the vectors of a narrow cone too coarsely.
         centre = centre.astype(np.float32).astype(np.float64)
-        offset = outputs.vectors(centre[None])[0]
-        self.normalize, self.adapter = normalize, _linear(Affine(outputs.vectors.matrix, offset))
+        offset = vectors(centre[None])[0]
+        self.normalize, self.adapter = normalize, _linear(Affine(vectors.matrix, offset))
         self.register_buffer("centre", _tensor(centre))
-        self.head = None if outputs.logits is None else _linear(outputs.logits)
+        self.head = None if logits is None else _linear(logits)
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, ...]:
         adapted = self.adapter(vectors - self.centre)

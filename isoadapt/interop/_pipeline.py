@@ -1,6 +1,6 @@
 """The parts of a model to save, merge or export: encoder, adapters and final linear model."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
 
     def affine(self) -> Affine:
         """Return the map of all adapters; raise ValueError if one of them is not affine."""
-        return compose(affine(adapter) for _, adapter in self.adapters)
+        return compose(_affine(adapter) for _, adapter in self.adapters)
 
     @property
     def width_out(self) -> int:
@@ -41,6 +41,11 @@ class Parts(NamedTuple):
         """The reference of the encoder that the adapter was fitted with, if it was saved."""
         return vars(self.first()).get(RECORD)
 
+    @property
+    def trust_remote_code(self) -> bool:
+        """Whether the encoder may run code that comes with a checkpoint."""
+        return self.encoder is not None and self.encoder[1].trust_remote_code
+
     def steps(self) -> list[tuple[str, Any]]:
         """Return all steps."""
         return [step for step in (self.encoder, *self.adapters, self.head) if step is not None]
@@ -49,8 +54,14 @@ class Parts(NamedTuple):
         """Return the head that reads the adapted embeddings."""
         return self.adapters[-1][1].head_ if self.head is None else self.head[1]
 
+    def read_by_head(self) -> Affine:
+        """Return the map from the encoder's vectors to what the last head reads."""
+        *before, last = (adapter for _, adapter in self.adapters)
+        map_ = last.head_map_ if self.head is None else last.map_
+        return compose([*map(_affine, before), cast(Affine, map_)])
 
-def affine(adapter: BaseAdapter) -> Affine:
+
+def _affine(adapter: BaseAdapter) -> Affine:
     """Return the map of an adapter; raise ValueError if it is not affine."""
     if not hasattr(adapter, "to_affine"):
         raise ValueError(

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.messages import reason, warn
+from isoadapt._utils.messages import reason
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._pooling import LayersPooling, Pooling
+from isoadapt.encoders._opened import Opened
+from isoadapt.encoders._pooling import EXPORTED, LayersPooling, Pooling
 
 SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 REFERENCE = "reference.json"
@@ -127,20 +128,21 @@ def encoder_settings(encoder: TransformerEncoder) -> dict[str, Any]:
     opened = encoder.open()
     length = opened.length()
     return {
-        "pooling": _setting(opened.pooling),
+        "pooling": _setting(opened),
         "layer": int(opened.layer),
         "max_length": length and int(length),
         "dtype": str(opened.backbone.model.dtype).removeprefix("torch."),
     }
 
 
-def _setting(pooling: Pooling) -> Any:
-    """Return the parameter ``pooling`` of an encoder for JSON; "auto" if files decide it."""
+def _setting(opened: Opened) -> Any:
+    """Return the parameter ``pooling`` of an encoder for JSON."""
+    pooling = opened.pooling
     if isinstance(pooling, LayersPooling):
         return [list(part) for part in pooling.parts]
     if pooling.is_head_input or (pooling == Pooling(pooling.modes) and len(pooling.modes) == 1):
         return pooling.modes[0]
-    return "auto"
+    return "auto" if opened.backbone.head is None else EXPORTED  # as files decide
 
 
 def precise(encoder: TransformerEncoder, **params: Any) -> TransformerEncoder:
@@ -202,20 +204,13 @@ def rounding_limit(map_: Affine, vectors: Floats) -> float:
     return max(2 * _ROUNDING * amplification, _LEAST)  # two vectors per cosine
 
 
-def checksum(content: Mapping[str, Any]) -> str:
-    """Compute the SHA-256 of JSON data, independent of the order of entries and of whitespace."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def write_reference(folder: Path, reference: Reference) -> None:
     """Write a reference to a folder."""
     content = reference._asdict()
     for name in ("vectors", "logits"):
         if content[name] is not None:  # with as many digits as float32 needs
             content[name] = content[name].astype(np.float32).astype(str).astype(float).tolist()
-    text = json.dumps(content | {"sha256": checksum(content)})
-    (folder / REFERENCE).write_text(f"{text}\n", "utf-8")
+    (folder / REFERENCE).write_text(f"{json.dumps(content, allow_nan=False)}\n", "utf-8")
 
 
 def read_reference(folder: Path) -> Reference:
@@ -226,8 +221,6 @@ def read_reference(folder: Path) -> Reference:
         )
     try:
         content = json.loads((folder / REFERENCE).read_text("utf-8"))
-        if content.pop("sha256") != checksum(content):
-            raise ValueError("its checksum is wrong")
         arrays = {name: content[name] and np.array(content[name]) for name in ("vectors", "logits")}
         return Reference(**content | arrays)
     except Exception as error:  # whatever a damaged file leads to
@@ -253,16 +246,6 @@ def refuse_if_wrong(check: Check) -> None:
             f"the {what}, so nothing is written: the exported form cannot compute the vectors of "
             "this architecture (padding changes the vectors of some), or the adapter amplifies "
             f"rounding, which more shrinkage prevents; {SERVE}"
-        )
-
-
-def warn_if_different(check: Check) -> None:
-    """Warn if the exported model differs by more than rounding."""
-    if check.exceeds:
-        warn(
-            f"the exported model differs from encoder and adapter by more than rounding ({check}; "
-            f"rounding gives up to {check.limit:.1e}), while predictions and nearest neighbours of "
-            "the checked texts are the same: compare texts of your own before you serve it"
         )
 
 

@@ -1,7 +1,6 @@
 """Export of an adapter and its encoder as one folder for transformers and sentence-transformers."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,19 +18,19 @@ from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling
+from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling
 from isoadapt.encoders._sentence import MODEL_FILE
-from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
 from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
 from isoadapt.interop._merge import (
     check_folders,
     check_source,
-    check_width,
     copied,
+    copy_code,
     copy_files,
-    read_by_head,
-    reordered,
+    is_unchanged,
+    logits_map,
+    own_logits,
     with_head,
 )
 from isoadapt.interop._pipeline import Parts, take_apart
@@ -39,7 +38,6 @@ from isoadapt.interop._reference import (
     SERVE,
     encoder_reference,
     precise,
-    warn_if_different,
 )
 from isoadapt.interop._sentence_files import (
     Module,
@@ -49,8 +47,6 @@ from isoadapt.interop._sentence_files import (
     write_modules,
     write_settings,
 )
-
-_SAME = 1e-7  # relative difference up to which the adapter preserves the head's logits
 
 
 @own_state()
@@ -87,6 +83,7 @@ def to_sentence_transformer(
     model_folder : str or path-like
         The checkpoint of a classifier or of an encoder, or a sentence-transformers folder that
         :class:`~isoadapt.TransformerEncoder` reads. A PEFT adapter is merged into its base model.
+        Its own code may run, and is copied, if the encoder has ``trust_remote_code=True``.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
     normalize : bool, default=False
@@ -130,7 +127,8 @@ def to_sentence_transformer(
 
     See Also
     --------
-    merge_into_checkpoint : Write the adapter into the classifier alone.
+    export_onnx : Write one graph, also of vectors that sentence-transformers cannot compute.
+    merge_into_checkpoint : Write an adapter that changes predictions into the classifier alone.
 
     Notes
     -----
@@ -160,27 +158,31 @@ def to_sentence_transformer(
     source, target = check_folders(model_folder, out_folder, overwrite)
     encoder = export_encoder(parts, source)
     model = encoder.open()
-    _check_layers(model)
+    if not in_last_layer(model):
+        raise ValueError(
+            f"the adapter reads {model.describe()}, but sentence-transformers cannot compute "
+            "hidden layers other than the last, or the input of the head beside others: write one "
+            "graph with isoadapt.interop.export_onnx (isoadapt export --onnx), fit the adapter "
+            f"with pooling=[('cls', -1), ('mean', -1)] and without a head, or {SERVE}"
+        )
     check_source(parts, encoder)
     if parts.encoder is None and parts.recorded is None:
         _warn_if_assumed(parts, encoder)
     modules = _modules(model, map_, normalize)
     reference = encoder_reference(encoder).adapted(map_, normalize)
-    network, classify, kept = _network(parts, map_, encoder)
-    reference = reference._replace(
-        logits=classify and classify(reference.texts),
-        loaders=[SENTENCES] + [CLASSIFIER] * (classify is not None),
-        padded=True,
-    )
+    network, logits, kept = _network(parts, encoder, reference.texts)
+    loaders = [SENTENCES] if logits is None else [SENTENCES, CLASSIFIER]
+    reference = reference._replace(logits=logits, loaders=loaders, padded=True)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         _write_transformer(written, network, model)
         write_settings(written, model.length(), read_object(source / MODEL_FILE))
         write_modules(written, modules)
-        check = check_written(written, reference)
-        named = parts, model_folder, target.name, model.describe()
-        card = sentence_card(*named, reference, modules, check, kept)
+        code = copy_code(source, written, parts.trust_remote_code)
+        check = check_written(written, reference, code)
+        card = sentence_card(
+            parts, model_folder, target.name, model, reference, modules, check, kept, code
+        )
         (written / "README.md").write_text(card, "utf-8")
-    warn_if_different(check)
     return target
 
 
@@ -190,7 +192,8 @@ def export_encoder(parts: Parts, model_folder: Path) -> TransformerEncoder:
     if parts.encoder is not None:
         known = parts.encoder[1].get_params()
     settings = {name: known[name] for name in ("pooling", "layer", "max_length") if name in known}
-    return TransformerEncoder(model_folder, device="cpu", **settings)
+    code = parts.trust_remote_code  # which no record can say
+    return TransformerEncoder(model_folder, device="cpu", trust_remote_code=code, **settings)
 
 
 def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
@@ -207,78 +210,47 @@ def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
     )
 
 
-def _check_layers(model: Opened) -> None:
-    """Raise unless sentence-transformers can compute the layers of the vectors."""
-    pooling, n = model.pooling, model.backbone.n_layers
-    shown = f"layer={model.layer}"
-    if isinstance(pooling, LayersPooling):
-        shown = f"pooling={pooling.parts}"
-        right = all(mode != HEAD_INPUT and layer == n for mode, layer in pooling.parts)
-    else:
-        right = model.layer == -1
-    if not (right or pooling.is_head_input):
-        raise ValueError(
-            f"the adapter was fitted to vectors with {shown}, but a sentence-transformers folder "
-            f"cannot compute hidden layers other than the last ({n}), or the input of the head "
-            "beside others, which space='head' needs: fit the adapter with layer=-1, or with "
-            f"pooling=[('cls', -1), ('mean', -1)] and without a head, or {SERVE}, saved with "
-            "joblib.dump or save_adapter"
-        )
+def in_last_layer(model: Opened) -> bool:
+    """Return whether vectors are of the last layer alone, as sentence-transformers needs."""
+    if isinstance(model.pooling, LayersPooling):
+        last = model.backbone.n_layers
+        return all(mode != HEAD_INPUT and layer == last for mode, layer in model.pooling.parts)
+    return model.layer == -1
 
 
 def _network(
-    parts: Parts, map_: Affine, encoder: TransformerEncoder
-) -> tuple[Any, Callable[[list[str]], Floats] | None, bool]:
-    """Return the network, the function from texts to logits, and whether it is unchanged."""
+    parts: Parts, encoder: TransformerEncoder, texts: list[str]
+) -> tuple[Any, Floats | None, bool]:
+    """Return the network, its logits of texts (n, C), and whether they are the checkpoint's."""
     model = encoder.open()
-    backbone = model.backbone
-    if backbone.head is None:
-        return copied(backbone, {}), None, True
-    own, config = read_head(backbone), backbone.model.config
+    network, kept = copied(model.backbone, {}), True
+    if model.backbone.head is None:
+        return network, None, kept
+    logits = own_logits(model, model.backbone.head.in_features)
+    if parts.last_head() is not None and model.pooling.is_head_input:
+        new = logits_map(parts, model)
+        kept = is_unchanged(new, logits)
+        if not kept:
+            network, logits = with_head(model.backbone, new), new
     reader = precise(encoder, pooling=HEAD_INPUT, max_length=model.length())
-
-    def inputs(texts: list[str]) -> Floats:
-        return reader.transform(texts).astype(np.float64)
-
-    kept, given = reordered(own, own, config), parts.last_head()
-    unchanged = copied(backbone, {}), lambda texts: kept.outputs(inputs(texts)), True
-    if given is None or not model.pooling.is_head_input:
-        return unchanged
-    head, read = reordered(given, own, config), read_by_head(parts, map_)
-    check_width(read, head)
-    if _preserves(read, head, kept):
-        return unchanged
-    return with_head(backbone, head, read), lambda texts: head.outputs(read(inputs(texts))), False
-
-
-def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:
-    """Return whether adapter and head give the logits of the checkpoint's own head."""
-    pairs = (
-        (head.coef_ @ map_.matrix, own.coef_),
-        (head.coef_ @ map_.offset + head.intercept_, own.intercept_),
-    )
-    scale = max(np.abs(own.coef_).max(), np.abs(own.intercept_).max())
-    return all(np.abs(new - old).max() <= _SAME * scale for new, old in pairs)
+    return network, logits(reader.transform(texts).astype(np.float64)), kept
 
 
 def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
     backbone, pooling = model.backbone, model.pooling
     width, config = backbone.hidden_size, backbone.model.config
-    reads_encoder = bool(encoder_class(config.model_type)) or not config.is_encoder_decoder
-    what = "input of the head" if pooling.is_head_input else "pooled states of the encoder"
-    other = "fit the adapter to vectors with pooling='mean', or " if reads_encoder else ""
     try:
-        if config.is_encoder_decoder and (pooling.is_head_input or not reads_encoder):
+        alone = not pooling.is_head_input and encoder_class(config.model_type)
+        if config.is_encoder_decoder and not alone:
             raise ValueError("the decoder follows the encoder")
         if pooling.is_head_input:
-            path = head_path(backbone)
-            pooling, width = Pooling((path.pooling,), steps=path.layers), path.width
+            pooling, width = head_path(backbone)
         before = list(pooling_modules(pooling, width))
     except ValueError as error:
         raise ValueError(
-            f"sentence-transformers cannot compute the {what} of {type(backbone.model).__name__}: "
-            f"{error}; {other}{SERVE}"
+            f"sentence-transformers cannot compute the {model.describe()} of "
+            f"{type(backbone.model).__name__}: {error}; try pooling='mean', or {SERVE}"
         ) from error
     return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 

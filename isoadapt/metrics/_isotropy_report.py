@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isoadapt._utils.messages import aligned_table, html_paragraphs, html_table, listed, warn
+from isoadapt._utils.messages import listed, warn
 from isoadapt._utils.state import own_state
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
@@ -29,56 +29,10 @@ from isoadapt.metrics._points import (
     two_nn_or_nan,
     warn_of_few_units,
 )
+from isoadapt.metrics._report_text import SHOWN, as_html, as_text, verdict
 
 _SAMPLED = 5_000  # rows for TwoNN and hubness, whose cost is quadratic in the rows
 _NEIGHBOURS = 10  # for hubness
-_SHOWN = 8  # labels that are listed by name, and dimensions by number
-
-# The 1,043 sentences of CoLA's dev set, at most 128 tokens each, in float32: embedded by
-# all-MiniLM-L6-v2 (mean of the token states, normalised), and by a classifier that was fine-tuned
-# from it on CoLA's training set (the input of its head). Both have 384 dimensions.
-REFERENCES = {  # figure: healthy, collapsed
-    "isoscore_corrected": (0.2440, 0.0002582),
-    "isoscore": (0.2235, 0.0002572),
-    "ev1": (0.04944, 0.9541),
-    "ev2": (0.08253, 0.9582),
-    "ev3": (0.1097, 0.9603),
-    "anisotropy1": (0.1365, 0.9711),
-    "effective_rank_share": (0.3960, 0.003879),
-    "two_nn": (3.231, 13.36),
-    "mean_cosine": (0.1188, 0.4738),
-    "hubness": (1.550, 3.839),
-    "antihub_share": (0.01342, 0.08629),
-}
-
-ORIGIN = (
-    "healthy: all-MiniLM-L6-v2; collapsed: a classifier fine-tuned from it on CoLA; both on the",
-    "1,043 dev sentences of CoLA, with 384 dimensions",
-)
-
-NEXT_STEPS = (
-    "next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),",
-    "IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);",
-    "with EV1 ≥ 0.5, whitening raised similarity in all cases measured; yours: `isoadapt compare`",
-)
-
-_HEADER = ("", "value", "healthy", "collapsed", "")
-ROWS = {
-    "isoscore_corrected": ("IsoScore, corrected", "1 = isotropic"),
-    "isoscore": ("IsoScore, plain", "too low if rows are few"),
-    "ev1": ("EV1", "share of the first direction"),
-    "ev2": ("EV2", "of the first two"),
-    "ev3": ("EV3", "of the first three"),
-    "anisotropy1": ("anisotropy_1", "as EV1, without centring"),
-    "effective_rank_share": ("effective rank / d", ""),
-    "two_nn": ("TwoNN dimension", ""),
-    "partition_isotropy": ("partition function", "depends on scale"),
-    "partition_dispersion": ("  its dispersion", "depends on scale"),
-    "mean_cosine": ("mean cosine", ""),
-    "hubness": ("hubness", "skewness"),
-    "antihub_share": ("antihubs", "share of the rows"),
-}
-_OF_NEIGHBOURS = ("two_nn", "hubness", "antihub_share")
 
 
 @dataclass(frozen=True)
@@ -91,11 +45,13 @@ class IsotropyReport:
     ----------
     n_samples, n_features : int
         Shape of the matrix.
+    n_different : int
+        Number of different rows, or of groups if they were given.
     n_sampled : int
         Number of rows that `two_nn`, `hubness` and `antihub_share` are computed on: at most 5,000,
         drawn with a fixed seed.
     isoscore, isoscore_corrected : float
-        Plain and bias-corrected IsoScore. The latter is NaN for fewer than 4 different rows.
+        Plain and bias-corrected IsoScore. The latter is NaN for fewer than 4 rows.
     ev1, ev2, ev3 : float
         Share of the variance along the first one, two and three principal directions.
     anisotropy1 : float
@@ -122,14 +78,14 @@ class IsotropyReport:
         and is larger than the square root of the average variance. There can be none with fewer
         than 11 dimensions.
     dead_dimensions : tuple of int
-        Dimensions that are constant up to rounding. Their variance is at most 1e-12 of the total
-        variance, so their standard deviation is at most 1e-6 of its square root.
+        Dimensions that are constant up to rounding errors of about 1e-15 of their mean.
     labels : dict of str to IsotropyReport
         Report of the rows of each label; empty if no labels were given.
     """
 
     n_samples: int
     n_features: int
+    n_different: int
     n_sampled: int
     isoscore: float
     isoscore_corrected: float
@@ -190,22 +146,30 @@ class IsotropyReport:
 
         return draw_bars(self, ax)
 
+    def verdict(self, head: bool | None = None) -> str:
+        """Say how anisotropic the embeddings are, and what to do next.
+
+        Parameters
+        ----------
+        head : bool, default=None
+            Whether a linear classifier reads the embeddings. None means that this is not known.
+
+        Returns
+        -------
+        str
+            Two lines: the verdict, and the next step. Embeddings are collapsed, partly collapsed,
+            not collapsed or isotropic, by the share of the variance in the first direction and by
+            the corrected IsoScore; or there are too few different rows to tell.
+        """
+        return verdict(self, head)
+
     def __str__(self) -> str:
-        rows = [_HEADER, *_table_rows(self)]
-        labels = (_label_line(name, part) for name, part in self.labels.items())
-        table = aligned_table(rows, left=(0, 4), at_least=(19, 10, 9, 9))
-        lines = (*table.splitlines(), *labels, *ORIGIN, *NEXT_STEPS)
-        title = f"IsotropyReport: {self.n_samples} × {self.n_features}"
-        return "\n  ".join([title, *lines])
+        return as_text(self)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        title = f"Isotropy of {self.n_samples} × {self.n_features} embeddings"
-        table = html_table(title, _HEADER, _table_rows(self))
-        labels = (_label_line(name, part) for name, part in self.labels.items())
-        notes = html_paragraphs([*labels, " ".join(ORIGIN), " ".join(NEXT_STEPS)])
-        return f"<div>{table}{notes}</div>"
+        return as_html(self)
 
 
 @own_state()
@@ -256,26 +220,20 @@ def isotropy_report(
     >>> X = np.random.default_rng(0).normal(size=(200, 4)) * [10, 1, 1, 1]
     >>> isotropy_report(X)
     IsotropyReport: 200 × 4
+      Collapsed: 96.9% of the variance lies in one direction; in a healthy encoder, 4.9%.
+      Next: repair similarity and search with Whitening, or LogitPreservingWhitening if a linear
+      classifier reads the vectors.
                                 value    healthy  collapsed
       IsoScore, corrected     0.02188      0.244  0.0002582   1 = isotropic
-      IsoScore, plain         0.02157     0.2235  0.0002572   too low if rows are few
       EV1                       0.969    0.04944     0.9541   share of the first direction
-      EV2                      0.9801    0.08253     0.9582   of the first two
       EV3                      0.9909     0.1097     0.9603   of the first three
       anisotropy_1             0.9688     0.1365     0.9711   as EV1, without centring
       effective rank / d        0.297      0.396   0.003879   1.188 of 4
-      TwoNN dimension           3.167      3.231      13.36
-      partition function    7.808e-08          -          -   depends on scale
-        its dispersion          1.732          -          -   depends on scale
       mean cosine          -0.0009708     0.1188     0.4738
       hubness                 0.01914       1.55      3.839   skewness
-      antihubs                   0.01    0.01342    0.08629   share of the rows
       outlier dimensions            0
       healthy: all-MiniLM-L6-v2; collapsed: a classifier fine-tuned from it on CoLA; both on the
       1,043 dev sentences of CoLA, with 384 dimensions
-      next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),
-      IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);
-      with EV1 ≥ 0.5, whitening raised similarity in all cases measured; yours: `isoadapt compare`
     """
     found = read_rows(X, groups)
     warn_of_few_units(found)
@@ -299,7 +257,7 @@ def _by_label(found: Reading, labels: ArrayLike) -> dict[str, IsotropyReport]:
         units = "rows" if found.groups is None else "groups"
         warn(
             f"{len(small)} of {len(reports)} labels have fewer {units} than "
-            f"{least} = 3 × n_features, {listed(small, _SHOWN)}: for these {IF_FEW}",
+            f"{least} = 3 × n_features, {listed(small, SHOWN)}: for these {IF_FEW}",
         )
     return reports
 
@@ -320,9 +278,11 @@ def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyRep
         log_z = _spread.log_partition_along(axes, blocks, n, d)
         mean, variance = moments.mean, moments.scatter.diagonal() / (n - 1)
     centred = _spread.eigenvalues(moments.scatter)
+    dead = _spread.is_rounding(variance.sqrt(), mean.abs())
     return IsotropyReport(
         n_samples=n,
         n_features=d,
+        n_different=found.n_different,
         n_sampled=len(sample),
         **spectral_figures(raw.flip(0).clamp(min=0), centred, corrected_isoscore(found), d),
         effective_rank=float(_spread.effective_rank(centred)),
@@ -335,7 +295,7 @@ def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyRep
         mean_profile=mean.numpy(),
         variance_profile=variance.numpy(),
         outlier_dimensions=_outliers(mean, variance),
-        dead_dimensions=tuple(np.flatnonzero(_spread.dead_dimensions(variance)).tolist()),
+        dead_dimensions=tuple(np.flatnonzero(dead).tolist()),
         labels=labels,
     )
 
@@ -358,41 +318,3 @@ def _outliers(mean: Tensor, variance: Tensor) -> tuple[int, ...]:
 def _stands_out(profile: Tensor) -> Tensor:
     """Mask of the entries more than 3 standard deviations above the mean."""
     return profile > profile.mean() + 3 * profile.std(correction=0)
-
-
-def _table_rows(report: IsotropyReport) -> Iterator[tuple[str, ...]]:
-    """Title, value, healthy and collapsed reference and note of each row of the printed table."""
-    for name, (title, note) in ROWS.items():
-        if name == "effective_rank_share":
-            note = f"{significant(report.effective_rank)} of {report.n_features}"
-        if name in _OF_NEIGHBOURS and report.n_sampled < report.n_samples:
-            note = f"{note}{', ' * bool(note)}on {report.n_sampled} rows drawn with seed 0"
-        references = [*map(significant, REFERENCES.get(name, ()))] or ["-", "-"]
-        yield title, significant(row_value(report, name)), *references, f" {note}"
-    by_size = report.mean_profile**2 + report.variance_profile
-    outliers = sorted(report.outlier_dimensions, key=lambda dimension: -by_size[dimension])
-    yield "outlier dimensions", str(len(outliers)), "", "", f" {listed(outliers, _SHOWN)}"
-    if dead := report.dead_dimensions:
-        yield "dead dimensions", str(len(dead)), "", "", f" {listed(dead, _SHOWN)}"
-
-
-def row_value(report: IsotropyReport, name: str) -> float:
-    """Figure of a row of the printed report."""
-    if name == "effective_rank_share":
-        return report.effective_rank / report.n_features
-    return float(getattr(report, name))
-
-
-def significant(value: float) -> str:
-    """Format a figure with four significant digits."""
-    return f"{value:.4g}"
-
-
-def _label_line(name: str, part: IsotropyReport) -> str:
-    n_dead = len(part.dead_dimensions)
-    dead = f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
-    return (
-        f"label {name}: n={part.n_samples}, IsoScore {significant(part.isoscore_corrected)} "
-        f"(corrected), EV1 {significant(part.ev1)}, mean cosine "
-        f"{significant(part.mean_cosine)}{dead}"
-    )

@@ -10,27 +10,23 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from isoadapt._utils.containers import as_matrix, as_values
+from isoadapt._utils.copies import are_copies, copy_hashes, first_of_equal
 from isoadapt._utils.messages import warn
 from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import (
     FLOATS,
     Chunked,
     RowReader,
-    first_of_equal,
     gather,
     in_chunks,
     is_dask,
     is_memmap,
     refuse_chunks,
-    row_hashes,
 )
 from isoadapt.geometry._groups import GroupSums
 from isoadapt.geometry._spread import LARGEST, SMALLEST
 
-IF_FEW = (
-    "the plain IsoScore and the effective rank can be far too low; use the bias-corrected score, "
-    "or more rows"
-)
+IF_FEW = "plain IsoScore and effective rank are too low; use the bias-corrected score or more rows"
 _SHARE, _UNITS = 0.05, 10  # one unit with more than 5 %, or ten times its part, dominates
 
 
@@ -125,12 +121,13 @@ class Reading(NamedTuple):
     """What is known of rows (n, d) after reading; their units are rows or, if given, groups."""
 
     source: RowReader
-    rows: RowReader  # for n < d in memory, in n coordinates
+    rows: RowReader  # few rows are in memory, in n coordinates
     moments: Moments  # of `rows`
     n_features: int
     groups: Groups | None
-    kept: NDArray[np.bool_]  # mask (n,) of the rows of units that equal no earlier one
-    n_units: int  # that equal no earlier one
+    kept: NDArray[np.bool_]  # mask (n,) of the rows of units that are not copies
+    n_units: int  # that are not copies
+    n_different: int  # units that equal no earlier one
 
 
 def read_rows(X: Any, groups: ArrayLike | None = None, least: int = 2) -> Reading:
@@ -147,8 +144,6 @@ def read_rows(X: Any, groups: ArrayLike | None = None, least: int = 2) -> Readin
             "need at least 4: pass more groups. For one report for each class, pass the classes to "
             "isotropy_report as labels="
         )
-    if found.n_units < least:
-        raise ValueError(f"X has {found.n_units} different row(s), while {least} are required")
     warn_of_dominance(found)
     return found
 
@@ -156,20 +151,22 @@ def read_rows(X: Any, groups: ArrayLike | None = None, least: int = 2) -> Readin
 def read(source: RowReader, groups: ArrayLike | None = None) -> Reading:
     """Read all rows."""
     n, d, rows = len(source), source.X.shape[1], source
-    named = None if groups is None else Groups(*codes_of(groups, n, "groups"))
-    hashes = np.concatenate([row_hashes(block) for block in source.blocks()])
-    if named is not None:
-        of_rows, hashes = hashes, np.zeros(len(named.names), np.uint64)
-        np.add.at(hashes, named.codes, of_rows)
-    first = first_of_equal(hashes)
-    kept = first if named is None else first[named.codes]
-    if n < d:
+    if 2 * n < d:  # rotating more rows takes longer than it saves
         points = torch.cat([*map(in_float64, source.blocks())])
         rows = RowReader(_rotated(points).numpy())
     moments = Moments()
     for block in rows.blocks():
         moments.update(block)
-    return Reading(source, rows, moments, d, named, kept, int(first.sum()))
+    named = None if groups is None else Groups(*codes_of(groups, n, "groups"))
+    hashes = np.concatenate([copy_hashes(block, moments.mean.numpy()) for block in rows.blocks()])
+    if named is not None:
+        of_rows, hashes = hashes, np.zeros(len(named.names), np.uint64)
+        np.add.at(hashes, named.codes, of_rows)
+    first = first_of_equal(hashes)
+    n_different = int(first.sum())
+    first |= not are_copies(n_different, len(first))
+    kept = first if named is None else first[named.codes]
+    return Reading(source, rows, moments, d, named, kept, int(first.sum()), n_different)
 
 
 def in_float64(block: NDArray[Any]) -> Tensor:
@@ -192,7 +189,7 @@ def codes_of(
 
 
 def corrected_isoscore(found: Reading) -> float:
-    """Bias-corrected IsoScore of the different rows; NaN for fewer than 4 of them, or 4 groups."""
+    """Bias-corrected IsoScore of rows that are not copies; NaN for fewer than 4, or groups."""
     kept, moments, d = np.flatnonzero(found.kept), found.moments, found.n_features
     if found.n_units < 4:
         return math.nan
@@ -230,12 +227,15 @@ def main_figures(X: ArrayLike) -> dict[str, Any]:
 
 def warn_of_few_units(found: Reading) -> None:
     """Warn if there are fewer than three different rows, or groups, for each dimension."""
-    n, least = len(found.kept), 3 * found.n_features
-    units = f"n_samples={n}" + f" ({found.n_units} different)" * (found.n_units < n)
+    n, different, least = len(found.kept), found.n_different, 3 * found.n_features
+    units = f"n_samples={n}" + f" ({different} different)" * (different < n)
     if found.groups is not None:
-        units = f"the number of different groups, {found.n_units},"
-    if found.n_units < least:
-        warn(f"{units} is less than {least} = 3 × n_features: {IF_FEW}")
+        units = f"the number of different groups, {different},"
+    if different < least:
+        advice = IF_FEW
+        if found.n_units > different:
+            advice = "equal ones count as draws by chance; if they are copies, pass groups= of them"
+        warn(f"{units} is less than {least} = 3 × n_features: {advice}")
 
 
 def warn_of_dominance(found: Reading) -> None:

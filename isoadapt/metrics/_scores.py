@@ -39,7 +39,7 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     groups : array-like of shape (n_samples,), default=None
         Group of each row, where rows of one group depend on each other: the tokens of a text, the
         sentences of a document. At least 4 groups; X must then be a matrix, a memory map or a dask
-        array. Only the corrected score uses them.
+        array, and `bias_corrected` True: the plain score does not depend on groups.
 
     Returns
     -------
@@ -49,8 +49,9 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite, or `groups` does not fit. With `bias_corrected`,
-        also if X is a Moments object whose ``fourth`` is None.
+        If X is too small, constant or not finite, or `groups` does not fit or is given without
+        `bias_corrected`. With `bias_corrected`, also if X is a Moments object whose ``fourth`` is
+        None.
 
     Warns
     -----
@@ -71,15 +72,16 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     The corrected score takes the rows as independent of each other, and of the map if they were
     transformed by one. Rows that an adapter was fitted to are not: whitened by their own
     covariance they have the corrected score 1, whatever other rows have. Judge it on other rows.
-    Equal rows are taken as copies and count once in it. With `groups`, the estimates are means over
-    rows of different groups, so that the number of groups counts, and not that of the rows; groups
-    of equal rows count once, equal rows of other groups as they occur.
+    Copies and equal draws of a discrete distribution look alike. If at most a fifth of the rows
+    equal earlier ones up to rounding, these are taken as copies and left out; if more do, all rows
+    are taken as draws: if they are copies, name them by `groups`. With `groups`, the estimates are
+    means over rows of different groups, so that the number of groups counts, and not that of the
+    rows. Groups of equal rows are taken as copies by the same rule, equal rows of others are not.
 
     To weight rows, pass :class:`~isoadapt.geometry.Moments`. Integer weights give the plain score
     of the rows repeated that often. The sum of the weights counts as the number of independent
-    rows: here, and only here, equal rows count as often as they occur. The bias is therefore
-    removed for frequencies only, not for weights that express the reliability or the probability of
-    a row.
+    rows. The bias is therefore removed for frequencies only, not for weights that express the
+    reliability or the probability of a row.
 
     References
     ----------
@@ -99,6 +101,11 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     >>> isoscore(chunk for chunk in np.split(X, 2))
     1.0
     """
+    if groups is not None and not bias_corrected:
+        raise ValueError(
+            "groups was given, but the plain IsoScore does not depend on groups of rows: pass "
+            "bias_corrected=True too, or leave groups out"
+        )
     if bias_corrected and (groups is not None or is_dask(X) or not in_chunks(X)):
         return corrected_isoscore(read_rows(X, groups, least=4))
     if bias_corrected:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from functools import cached_property, lru_cache
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import joblib
 import numpy as np
+import torch
+from joblib.hashing import NumpyHasher
 
 from isoadapt import __version__
 from isoadapt._utils.files import atomic_path, writable_folder
+
+_WRAPPERS = staticmethod, classmethod, property, cached_property, type(lru_cache(len))
+_WRAPPED = "__wrapped__", "fget", "fset", "func"  # where these have their functions
 
 
 class ResultCache:
@@ -27,12 +35,63 @@ class ResultCache:
 
     def _hash(self, value: Any, name: str) -> str:
         try:
-            return str(joblib.hash(value))
+            joblib.hash(value)  # raises for a lambda too: some results hold what was fitted
+            return str(_Hasher().hash(value))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"cache={self.shown!r} needs adapters and scorers that can be pickled, but {name} "
                 f"cannot ({error}): use a function of a module instead of a lambda, or cache=None"
             ) from error
+
+
+class _Hasher(NumpyHasher):
+    """joblib's hash, but functions, classes and modules of the user count by their content."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return the content of an object as its state, which may refer to the object itself."""
+        content: Any
+        if isinstance(obj, FunctionType) and _is_own(obj.__module__):
+            cells = [cell.cell_contents for cell in obj.__closure__ or ()]
+            names = _names(obj.__code__) & obj.__globals__.keys()
+            read = {name: obj.__globals__[name] for name in names}
+            content = obj.__code__, obj.__defaults__, obj.__kwdefaults__, cells, read
+        elif isinstance(obj, type) and _is_own(obj.__module__):
+            content = obj.__bases__, _members(obj)
+        elif isinstance(obj, ModuleType):
+            content = obj.__name__, _members(obj) if _is_own(obj.__name__) else None
+        elif isinstance(obj, CodeType):
+            content = obj.co_code, obj.co_consts, obj.co_names
+        elif isinstance(obj, _WRAPPERS):
+            content = [getattr(obj, name, None) for name in _WRAPPED]
+        elif isinstance(obj, torch.Tensor):  # its own pickle contains an address
+            flat = obj.detach().cpu().reshape(-1)
+            content = obj.dtype, obj.shape, flat.view(torch.uint8).numpy()
+        elif isinstance(obj, frozenset):
+            content = set(obj)  # which joblib sorts
+        else:
+            return NotImplemented
+        return object, (), (type(obj).__name__, content)
+
+
+def _is_own(module: str | None) -> bool:
+    """Whether a module is the user's: not of Python, of an installed package or of this one."""
+    package = str(module).partition(".")[0]
+    file = str(getattr(sys.modules.get(str(module)), "__file__", ""))
+    known = package == "isoadapt" or package in sys.stdlib_module_names
+    return not (known or "site-packages" in file or "dist-packages" in file)
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names of globals and attributes in a code object and in the functions inside."""
+    inside = (_names(const) for const in code.co_consts if isinstance(const, CodeType))
+    return set(code.co_names).union(*inside)
+
+
+def _members(space: Any) -> dict[str, Any]:
+    """Return the functions and constants of a class or module, without what Python adds."""
+    added = ("__", "_abc_")
+    members = vars(space).items()
+    return {k: v for k, v in members if isinstance(v, FunctionType) or not k.startswith(added)}
 
 
 def read_result(file: Path, kind: type) -> Any:

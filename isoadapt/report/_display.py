@@ -1,5 +1,6 @@
 """What the displays share: their panels, colours and legends."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from sklearn.utils.validation import check_array
 from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.imports import import_optional
 
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # Grey is for what stays in the background.
 COLOURS = [
     f"tab:{name}"
@@ -88,9 +90,14 @@ def ink(axes: Any, share: float = 1.0) -> tuple[float, ...]:
     return tuple(share * np.array(text) + (1 - share) * np.array(background))
 
 
+def printable(text: str) -> str:
+    """Replace control characters and others that XML, and so SVG, cannot have."""
+    return _NOT_XML.sub("\ufffd", text)
+
+
 def literal(text: str) -> str:
     """Escape a text for matplotlib, which reads what is between two $ as mathematics."""
-    return text.replace("$", r"\$")
+    return printable(text).replace("$", r"\$")
 
 
 def legend_beside(axes: Any, entries: Mapping[str, Any], title: str | None = None) -> None:

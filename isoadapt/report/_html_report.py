@@ -4,6 +4,8 @@ import html
 import io
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
+from isoadapt import __version__
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import html_paragraphs
@@ -18,6 +21,7 @@ from isoadapt.metrics import IsotropyReport
 from isoadapt.model_selection import Comparison
 from isoadapt.model_selection._compare._comparison import use_table
 from isoadapt.report._comparison import ComparisonDisplay
+from isoadapt.report._display import printable
 from isoadapt.report._embedding_map import EmbeddingMapDisplay
 
 _MOST = 4_000  # points of a panel that are drawn as vectors, each with its tooltip
@@ -62,9 +66,10 @@ def write_report(
 ) -> None:
     """Write a comparison, an isotropy report and displays to one HTML file.
 
-    The file holds the verdicts, tables and plots. It has no scripts and refers to no other file, so
-    it can be opened without a network, sent and printed. Plots are SVG: lines and points show their
-    names and figures as tooltips.
+    The file holds the verdicts, tables and plots, the date, and the versions of the libraries that
+    computed the figures. It has no scripts and refers to no other file, so it can be opened without
+    a network, sent and printed. Plots are SVG: lines and points show their names and figures as
+    tooltips.
 
     Parameters
     ----------
@@ -100,7 +105,8 @@ def write_report(
     >>> write_report("report.html", report=report)  # doctest: +SKIP
     """
     import_optional("matplotlib", feature="write_report", extra="plot")
-    parts = [_HEAD, html_paragraphs([description] if description else [])]
+    made = f"Written on {datetime.now():%Y-%m-%d %H:%M} by isoadapt {__version__}, {_versions()}."
+    parts = [_HEAD, html_paragraphs([description] * bool(description) + [made])]
     drawn = dict(displays or {})
     if comparison is not None:
         parts += ["<h2>What the comparison shows</h2>", comparison._html_verdict()]
@@ -123,11 +129,18 @@ def write_report(
     if comparison is not None:
         parts += [
             "<h2>All figures</h2>",
-            comparison._html_tables(),
+            comparison._html_tables(full=True),
             html_paragraphs(comparison.notes),
         ]
     with atomic_path(Path(file).expanduser()) as temporary:
-        temporary.write_text("\n".join([*parts, "</body>", "</html>", ""]), "utf-8")
+        page = "\n".join([*parts, "</body>", "</html>", ""])
+        temporary.write_text(printable(page), "utf-8")
+
+
+def _versions() -> str:
+    """Names and versions of the libraries that compute the figures."""
+    names = ("torch", "scikit-learn", "numpy")
+    return ", ".join(f"{name} {version(name)}" for name in names)
 
 
 def _axes(width: float, height: float) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from isoadapt.metrics import IsotropyReport
-from isoadapt.metrics._isotropy_report import REFERENCES, ROWS, row_value, significant
+from isoadapt.metrics._report_text import REFERENCES, ROWS, row_value, significant
 from isoadapt.report._display import panels
 
 # The figures that are drawn: no value is larger than 1.

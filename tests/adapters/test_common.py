@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skops.io import dumps, get_untrusted_types, loads
 
 from isoadapt import (
+    AffineAdapter,
     AllButTheTop,
     ClusterIsotropy,
     CosRegAdapter,
@@ -76,6 +77,7 @@ ADAPTERS = [
     Whitening(shrinkage="oas"),
     LogitPreservingWhitening(preserve="differences", strength=0.5),
     IsoBN(beta=1.0, head="ridge", head_training="frozen"),
+    AffineAdapter(),
     AllButTheTop(head="logistic"),
     ClusterIsotropy(n_clusters=2, head="ridge"),
     TeacherReadout(ridge=0.1),

@@ -11,24 +11,29 @@ import pytest
 from numpydoc.docscrape import ClassDoc
 
 import isoadapt
-from isoadapt import LinearHead, PenaltyAdapter, TeacherReadout, adapters
+from isoadapt import AffineAdapter, LinearHead, PenaltyAdapter, TeacherReadout, adapters
 from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS, NAMES, NEED_TEACHER, VARIANTS
 from isoadapt.finetune._penalties import PENALTIES
 from tests.adapters.test_common import ADAPTERS as SWEEP, ONE_OF_EACH
 
+IN_CODE = {"AffineAdapter", "PenaltyAdapter"}  # which the command line cannot make
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "choosing.md"
 
 
 def test_registry_and_common_tests_contain_every_public_adapter():
     public = {name: getattr(adapters, name) for name in adapters.__all__}
     found = {name for name, each in public.items() if issubclass(each, BaseAdapter)}
-    assert found == ADAPTERS.keys() | {"PenaltyAdapter"}
+    assert found == ADAPTERS.keys() | IN_CODE
     assert set(adapters.__all__) - found == {Affine.__name__}
     assert found <= set(isoadapt.__all__)
     for tested in (SWEEP, ONE_OF_EACH):
-        assert {type(each) for each in tested} == {*ADAPTERS.values(), PenaltyAdapter}
+        assert {type(each) for each in tested} == {
+            *ADAPTERS.values(),
+            AffineAdapter,
+            PenaltyAdapter,
+        }
 
 
 def test_each_method_has_one_name_derived_from_its_class_and_one_row_in_short_tables():
@@ -46,12 +51,12 @@ def test_each_method_has_one_name_derived_from_its_class_and_one_row_in_short_ta
 def test_docs_have_a_row_and_a_use_for_every_adapter():
     uses, table = PAGE.read_text("utf-8").split("## By use\n")[1].split("## All adapters\n")
     named = set(re.findall(r"`(\w+)`", uses)) & set(adapters.__all__)
-    assert named == ADAPTERS.keys() | {"PenaltyAdapter"}
+    assert named == ADAPTERS.keys() | IN_CODE
     rows = re.findall(r"^\| `(\w+)`", table.split("## What can be lost")[0], re.M)
     assert set(rows) == ADAPTERS.keys()
 
 
-@pytest.mark.parametrize("adapter", [*ADAPTERS.values(), PenaltyAdapter])
+@pytest.mark.parametrize("adapter", [*ADAPTERS.values(), AffineAdapter, PenaltyAdapter])
 class TestDocstrings:
     def test_every_parameter_is_documented_with_its_default(self, adapter):
         parameters = inspect.signature(adapter).parameters

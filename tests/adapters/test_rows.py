@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score, log_loss, r2_score
 from isoadapt import (
     CosRegAdapter,
     FlowAdapter,
+    IsoBN,
     IsotropyLayer,
     IStarAdapter,
     LinearHead,
@@ -184,6 +185,21 @@ class TestGroups:
         assert len(scoring.calls) > 200  # including the bootstrap samples
         for y, sample_weight in scoring.calls[::20]:
             np.testing.assert_allclose(sample_weight, [of_value[value] for value in y])
+
+    @pytest.mark.parametrize(
+        "adapter",
+        [IsotropyLayer("ridge", solver="exact")]
+        + [IsoBN(head="ridge", head_training=training) for training in ("frozen", "refit")],
+    )
+    def test_folds_of_a_head_with_a_name_keep_groups_whole(self, adapter):
+        """Values are noise, and only near copies in another fold make them seem to be learnt."""
+        rows, values = RNG.normal(size=(40, 60)), RNG.normal(size=40).repeat(5)
+        near = rows.repeat(5, axis=0) + 1e-3 * RNG.normal(size=(200, 60))
+        sizes = [
+            np.linalg.norm(clone(adapter).fit(near, values, groups=groups).head_.coef_)
+            for groups in (None, np.arange(40).repeat(5))
+        ]
+        assert sizes[1] < 0.3 * sizes[0]
 
 
 ONE_EPOCH = {"max_epochs": 1, "random_state": 0}

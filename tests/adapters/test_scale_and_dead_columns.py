@@ -1,5 +1,7 @@
 """Fits are independent of the scale of the data and robust to columns without variance."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -131,6 +133,16 @@ def test_new_values_of_columns_without_variance_pass_unchanged_or_are_removed(ad
         expected = np.zeros_like(rows)
     found = own.transform(changed) - own.transform(rows)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_columns_that_count_as_constant_beside_others_are_named():
+    rows, constant = X * np.where(np.arange(8) == 6, 1e9, 1), np.full((100, 1), 0.1)
+    message = "columns 0, 1, 2, 3, 4, 5, 7 of X count as constant.* column 6 has the most"
+    for adapter in (Whitening(shrinkage=0.0), LogitPreservingWhitening(), TRAINED[0], TRAINED[-1]):
+        with pytest.warns(UserWarning, match=message):
+            clone(adapter).fit(rows, Y)
+    with warnings.catch_warnings(action="error"):
+        Whitening(shrinkage=0.0).fit(np.hstack([X, constant, X[:, :1] * 1e-5]))
 
 
 def test_outputs_in_different_units_and_a_constant_one():

@@ -13,8 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import LinearHead, TeacherReadout
+from isoadapt._utils.copies import copy_hashes
 from isoadapt.adapters import _ridge_path, _teacher_readout
-from isoadapt.geometry._chunks import row_hashes
 
 D = 6  # width of the head's input
 RNG = np.random.default_rng(0)
@@ -58,7 +58,7 @@ class TestRegression:
     def test_r2_is_that_of_cross_validation(self, by_groups):
         groups = np.array(list("abcde"))[RNG.integers(0, 5, len(X))] if by_groups else None
         ours = TeacherReadout(ridge=0.3).fit(X, TEACHER, groups=groups)
-        folds = LeaveOneGroupOut() if by_groups else PredefinedSplit(row_hashes(X) % 5)
+        folds = LeaveOneGroupOut() if by_groups else PredefinedSplit(copy_hashes(X, 0.0) % 5)
         expected = np.empty_like(UNIT)
         for train, test in folds.split(X, groups=groups):
             theirs = make_pipeline(StandardScaler(), Ridge(0.3 * len(train)))
@@ -85,6 +85,29 @@ class TestRegression:
         plain = TeacherReadout(ridge=still.ridge_).fit(X, TEACHER).transform(X)
         np.testing.assert_allclose(np.delete(still.transform(wide), 3, axis=1), plain, atol=1e-9)
 
+    @pytest.mark.parametrize("scale", [1e-9, 1e7, 1e12])
+    def test_columns_of_any_scale_count_the_same(self, scale):
+        plain = TeacherReadout().fit(X, TEACHER)
+        scales = np.where(np.arange(X.shape[1]) == 8, scale, 1.0)
+        with warnings.catch_warnings(action="error"):
+            scaled = TeacherReadout(ridge=plain.ridge_).fit(X * scales, TEACHER)
+        np.testing.assert_allclose(scaled.transform(FAR * scales), plain.transform(FAR), atol=1e-6)
+        assert scaled.r2_ == pytest.approx(plain.r2_, abs=0.01)  # by other folds
+
+    @pytest.mark.filterwarnings("ignore:R² of the teacher")
+    @pytest.mark.parametrize("noise", [0, 2e-7])
+    def test_copies_share_a_fold_also_if_they_differ_by_rounding(self, noise):
+        rng = np.random.default_rng(5)
+        wide, target = rng.normal(size=(150, 60)), rng.normal(size=(150, 4))
+        target += 0.5 * wide[:, :4]
+        once = TeacherReadout().fit(wide, target)
+        copies = wide + noise * rng.normal(size=wide.shape)
+        rows = np.r_[wide, copies], np.r_[target, target]
+        twice = TeacherReadout().fit(*rows)
+        assert twice.r2_ == pytest.approx(once.r2_, abs=0.02)
+        assert twice.ridge_ == pytest.approx(once.ridge_, rel=0.5)
+        assert TeacherReadout().fit(*rows, groups=np.arange(300)).r2_ > once.r2_ + 0.1
+
     def test_weights_are_frequencies_and_the_order_of_rows_has_no_effect(self):
         rng = np.random.default_rng(2)
         counts = rng.integers(0, 4, 300)
@@ -99,7 +122,7 @@ class TestRegression:
 
 class TestStreams:
     @settings(max_examples=8)
-    @given(st.lists(st.integers(2, 299), max_size=4), st.booleans(), st.booleans())
+    @given(st.lists(st.integers(1, 299), max_size=4), st.booleans(), st.booleans())
     def test_partial_fit_in_any_chunks_equals_fit(self, cuts, by_groups, into_head):
         groups = np.arange(300) // 25  # more groups than folds
         chunks = np.split(np.arange(300), sorted(set(cuts)))
@@ -111,6 +134,16 @@ class TestStreams:
                 adapter.partial_fit(X[rows], TEACHER[rows], **own)
         own = {"groups": groups} if by_groups else {}
         assert_same_fit(adapter, clone(adapter).fit(X, TEACHER, **own))
+
+    def test_one_row_is_a_chunk(self):
+        with pytest.warns(UserWarning, match="is nan in held-out rows"):
+            readout = TeacherReadout(HEAD, space="head").partial_fit(X[:1], TEACHER[:1])
+        vector = TEACHER[:1] / np.linalg.norm(TEACHER[0])
+        np.testing.assert_allclose(readout.readout_(X[:3]), vector.repeat(3, axis=0))
+        with pytest.raises(ValueError, match="X is constant"):
+            readout.partial_fit(X[:1], TEACHER[:1])
+        readout.partial_fit(X[1:], TEACHER[1:])
+        assert_same_fit(readout, TeacherReadout(HEAD, space="head").fit(X, TEACHER))
 
     def test_memory_maps_and_dask_arrays_are_read_in_parts(self, tmp_path, monkeypatch):
         array = pytest.importorskip("dask.array")

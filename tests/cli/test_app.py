@@ -22,7 +22,7 @@ from tests.cli.command_line import refuse, run, succeed
 
 COMMANDS = dict(typer.main.get_command(cli.app).commands)
 KEYS = {
-    "audit": {"isoscore", "truncation", "vectors", "references", "next_steps"},
+    "audit": {"isoscore", "truncation", "vectors", "references", "verdict"},
     "compare": {"protocol", "rows", "verdict", "notes"},
     "finetune": {"checkpoint", "dev"},
     "fit": {"adapter", "method", "rows", "evaluated_on", "before", "after"},
@@ -96,7 +96,7 @@ def test_exit_status_of_wrong_usage_an_interrupt_and_an_expected_error(files, mo
     assert (completed.code, completed.stdout) == (2, "")
     assert "Traceback" not in completed.stderr
     audit = unittest.mock.Mock(side_effect=[KeyboardInterrupt, RuntimeError("no\nluck")])
-    monkeypatch.setattr("isoadapt.cli._audit.isotropy_report", audit)
+    monkeypatch.setattr("isoadapt.metrics.isotropy_report", audit)
     completed = run("audit", "X.npy")
     assert (completed.code, completed.stdout, completed.stderr) == (130, "", "")
     refuse("no luck", "audit", "X.npy")

@@ -33,10 +33,12 @@ class TestMatrix:
         assert "truncation" not in found
         healthy, collapsed = (found["references"][name] for name in ("healthy", "collapsed"))
         assert healthy.keys() == collapsed.keys() > {"isoscore_corrected", "ev1", "mean_cosine"}
-        assert "LogitPreservingWhitening" in found["next_steps"]
         shown = succeed("audit", "X.npy").stdout
-        assert shown.startswith("IsotropyReport: 150 × 5\n")
+        assert shown.startswith(f"{found['verdict']}\nIsotropyReport: 150 × 5\n")
         assert "truncated" not in shown
+        rows = [line for line in shown.splitlines() if line.startswith("  ")]
+        full = succeed("audit", "X.npy", "--all").stdout.splitlines()
+        assert len([line for line in full if line.startswith("  ")]) == len(rows) + 6
 
     def test_parquet_with_classes_or_a_column_of_vectors(self, files):
         report = succeed("audit", "X.parquet", "--label", "label").stdout
@@ -54,10 +56,12 @@ class TestTexts:
         texts, labels = texts_and_labels()
         completed = succeed("audit", "my-model", "texts.tsv", "--label", "label")
         encoder = TransformerEncoder("my-model")
-        report = str(isotropy_report(encoder.transform(texts), labels=labels))
-        assert completed.stdout.endswith(f"{report}\n")
-        assert "label 2: n=20" in report
+        report = isotropy_report(encoder.transform(texts), labels=labels)
+        title, *_, last = str(report).splitlines()
         lines = completed.stdout.splitlines()
+        assert completed.stdout.startswith(report.verdict(head=True))
+        assert {title, last} <= set(lines)
+        assert any(line.startswith("  label 2: n=20") for line in lines)
         assert "Texts: 60 texts, none truncated at max_length=64 tokens" in lines
         [vectors] = [line for line in lines if line.startswith("Vectors: one for each text, ")]
         assert vectors.endswith("last linear layer (pooling='head_input')")
@@ -84,12 +88,14 @@ class TestTexts:
 
     def test_pairs_together_or_each_alone(self, files):
         pairs = [("the cat", "a dog"), ("the cat sat on the mat", "a dog ran"), ("cat", "dog")]
+        pairs += [("dog", "cat")]
         rows = ["\t".join(pair) for pair in pairs]
         arguments = ["my-model", write("p.tsv", *rows, header="sentence1\tsentence2")]
         found = audited(*arguments, "--max-length", 7)
-        assert found["truncation"]["n_truncated"] == 1  # of 7, 12 and 5 tokens
-        assert found["truncation"]["share_of_tokens_kept"] == 19 / 24
+        assert found["truncation"]["n_truncated"] == 1  # of 7, 12, 5 and 5 tokens
+        assert found["truncation"]["share_of_tokens_kept"] == 24 / 29
         assert "Vectors: one for each pair of texts, " in succeed("audit", *arguments).stdout
         texts = [text for column in zip(*pairs, strict=True) for text in column]
         separate = succeed("audit", *arguments, "--separately").stdout
-        assert separate == succeed("audit", "my-model", write("t.tsv", *texts)).stdout
+        alone = succeed("audit", "my-model", write("t.tsv", *texts)).stdout
+        assert separate == alone.replace("t.tsv", "p.tsv")

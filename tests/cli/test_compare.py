@@ -1,14 +1,18 @@
 """The comparison and its page as a user meets them."""
 
+import hashlib
 import html
 import json
+import re
+from datetime import datetime
+from importlib.metadata import version
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from isoadapt import load_checkpoint
-from isoadapt.cli import _compare
+from isoadapt.cli import _comparison
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
@@ -42,13 +46,20 @@ def test_tables_figures_and_verdicts(files):
     line = ["train.tsv", "--test", "test.tsv", *MODEL]
     completed = succeed("compare", *line, *options, *adapters)
     assert "5 of the 95 rows to judge on equal rows that are fitted to" in completed.stderr
-    assert "Encoding the 185 texts" in completed.stderr  # of both tables in one call
-    assert completed.stdout.startswith("Fitted to 90 rows and judged on 90 test rows")
+    assert "Encoding 455 texts by my-model" in completed.stderr  # of all tables in one call
+    verdict, *tables, protocol = completed.stdout.split("\n\n")
+    assert protocol.startswith("Fitted to 90 rows and judged on 90 test rows")
     lines = completed.stdout.splitlines()
     for name in ("no adapter", "head refit only", *NAMES):
-        assert sum(line.startswith(f"{name}  ") for line in lines) == 6
+        assert sum(line.startswith(f"{name}  ") for line in lines) == len(tables) == 4
     assert max(map(len, lines)) <= 100
-    verdict = completed.stdout.split("\n\n")[-1].replace("\n  ", " ").splitlines()
+    scores = [float(re.search(r"  (\d\.\d{4})  ", line)[1]) for line in tables[0].splitlines()[3:]]
+    assert scores == sorted(scores, reverse=True)
+    assert "p Holm" not in completed.stdout
+    full = succeed("compare", *line, *options, *adapters, "--all").stdout
+    assert "p Holm" in full
+    assert sum(row.startswith("no adapter  ") for row in full.splitlines()) == 6
+    verdict = verdict.replace("\n  ", " ").splitlines()
     starts = ["On classification, ", "For similarity, ", "For neighbours ", "For outliers, "]
     assert all(line.startswith(start) for line, start in zip(verdict, starts, strict=True))
     saved = json.loads((files / "out" / "comparison.json").read_text())
@@ -74,7 +85,7 @@ def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(file
         return comparison
 
     monkeypatch.setattr(Comparison, "best_adapter", best)
-    monkeypatch.setattr(_compare, "compare_adapters", interrupted)
+    monkeypatch.setattr(_comparison, "compare_adapters", interrupted)
     (files / "out" / "best-for-neighbours").mkdir(parents=True)
     options = ["--adapters", NAMES[0], "--out", "out", "--json"]
     completed = run("compare", *BOTH[:5], *BOTH[6:], *options)
@@ -84,7 +95,7 @@ def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(file
     assert {row["use"] for row in rows} == {"classify", "neighbours"}
     assert "Note: encoder_saw=None: it is not known" in completed.stderr
     assert "best-for-neighbours is of an earlier comparison" in completed.stderr
-    assert "not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
+    assert "Not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
     for ending, name in (("", NAMES[1]), ("-same-predictions", NAMES[0])):
         folder = files / "out" / f"best-for-classify{ending}"
         assert type(load_adapter(folder)).__name__ == name
@@ -110,13 +121,18 @@ def test_the_page_has_the_figures_of_compare_and_audit(files, monkeypatch):
         f"label {name}: n={part['n_samples']}," in page for name, part in audit["labels"].items()
     )
     assert "Map before and after Whitening" in page
+    digest = hashlib.sha256((files / "dev.tsv").read_bytes()).hexdigest()[:12]
+    assert "Model: my-model; train.tsv (sha256 " in page
+    assert f"dev.tsv (sha256 {digest})" in page
+    assert f"Written on {datetime.now():%Y-%m-%d}" in page
+    assert f"torch {version('torch')}" in page
     assert not any(text in page for text in texts_and_labels("dev.tsv")[0])
 
 
 def test_what_the_page_of_a_regression_is_given(files, monkeypatch):
     pytest.importorskip("matplotlib")
     given = {}
-    monkeypatch.setattr(_compare, "write_report", lambda page, **options: given.update(options))
+    monkeypatch.setattr(_comparison, "write_report", lambda page, **options: given.update(options))
     save_model(files / "model", num_labels=1, problem_type="regression")
     write("a.tsv", np.arange(90) % 3 + 0.5, TEXTS)
     texts = texts_and_labels("dev.tsv")[0]
@@ -126,3 +142,21 @@ def test_what_the_page_of_a_regression_is_given(files, monkeypatch):
     assert sorted(given["texts"]) == sorted(texts)  # without those that are fitted to
     assert given["comparison"].uses[0] == "regress"
     assert not given["report"].to_dict().get("labels")
+
+
+def test_a_teacher(files):
+    save_model(files / "base", kind="AutoModel")
+    line = ["compare", *BOTH[:6], "--adapters=teacher-readout", f"--adapters={NAMES[0]}"]
+    completed = succeed(*line, "--teacher", "base", "--out", "out", "--html", "r.html", "--json")
+    found = json.loads(completed.stdout)
+    names = {row["adapter"] for row in found["rows"]}
+    assert {"TeacherReadout", "second pass", NAMES[0]} <= names
+    [row] = [
+        row
+        for row in found["rows"]
+        if (row["use"], row["adapter"]) == ("classify", "TeacherReadout")
+    ]
+    assert row["changed_predictions"] == 0
+    completed = run(*line)
+    assert completed.code == 2
+    assert "name it with --teacher" in completed.stderr

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from isoadapt import TransformerEncoder, Whitening, load_checkpoint
+from isoadapt import AdaptedEncoder, TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.interop import load_adapter, save_adapter
-from tests.cli.command_line import refuse, run, succeed, texts_and_labels
+from isoadapt.interop._reference import read_reference
+from tests.cli.command_line import fail, refuse, run, succeed, texts_and_labels
 from tests.tiny_models import PAIRS
 
 library = pytest.importorskip("sentence_transformers")
@@ -53,7 +54,7 @@ class TestExport:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_the_status_of_check_says_whether_the_model_is_as_exported(right, monkeypatch):
-    monkeypatch.setattr("isoadapt.cli._export.check", lambda folder, console: right)
+    monkeypatch.setattr("isoadapt.cli._export.check", lambda *given: right)
     assert run("check", "m").code == (0 if right else 1)
 
 
@@ -90,3 +91,32 @@ def test_the_merged_checkpoint_predicts_like_the_adapter(files):
     save_adapter(Whitening().fit(embeddings), "bare")
     bare = succeed("export", "bare", *line[2:], *arguments)
     assert json.loads(bare.stdout)["head"] == "checkpoint"
+
+
+def test_a_readout_of_hidden_layers_becomes_a_graph(files):
+    pytest.importorskip("onnxscript")
+    line = "fit teacher-readout --on texts.tsv --model my-model --teacher my-base --out readout"
+    succeed(*line.split())
+    completed = succeed("export", "readout", "--out", "m")
+    assert "Form: ONNX, because" in completed.stdout
+    assert (files / "m" / "model.onnx").exists()
+    assert "model.onnx: " in succeed("check", "m").stdout
+
+
+def test_which_vectors_of_an_exported_folder_are_meant(files):
+    texts = texts_and_labels()[0]
+    succeed("export", "my-adapter", "--out", "m")
+    audit = ["audit", "m", "texts.tsv", "--json"]
+    assert "m' also holds repaired vectors" in succeed(*audit).stderr
+    with pytest.warns(UserWarning, match="also holds repaired vectors.*pooling='exported'"):
+        AdaptedEncoder("m", Whitening()).fit(texts)
+    encoder = TransformerEncoder("m", pooling="exported")
+    np.testing.assert_allclose(encoder.transform(texts), exported(texts), atol=1e-4)
+    assert encoder.identity() != TransformerEncoder("m").identity()
+    found = succeed(*audit, "--vectors", "exported")
+    assert "repaired" not in found.stderr
+    assert json.loads(found.stdout)["isoscore"] > 2 * json.loads(succeed(*audit).stdout)["isoscore"]
+    saved = save_adapter(Whitening().fit(encoder.transform(texts)), "again", base_model=encoder)
+    assert read_reference(saved).settings["pooling"] == "exported"
+    plain = fail("audit", "my-model", *audit[2:], "--vectors", "exported")
+    assert "to_sentence_transformer wrote" in plain

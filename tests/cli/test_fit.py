@@ -19,8 +19,8 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
+from isoadapt._utils.copies import row_hashes
 from isoadapt.adapters._registry import ADAPTERS, METHODS
-from isoadapt.geometry._chunks import row_hashes
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
 from tests.cli.command_line import X, Y, refuse, run, succeed, texts_and_labels

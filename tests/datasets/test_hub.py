@@ -44,7 +44,7 @@ def test_a_folder_of_splits(load):
     assert (texts, labels.tolist()) == ([("a", "c"), ("b", "d")], [1, 0])
     texts, labels = load({}, split="validation", text="sentence2")
     assert (texts, labels.tolist()) == (["c", "d"], [2, 2])
-    with pytest.raises(OSError, match=r"split='test'"):
+    with pytest.raises(ValueError, match='Unknown split "test"'):
         load({}, split="test")
 
 

@@ -35,10 +35,10 @@ class TestNpy:
         ("name", "array", "message"),
         [
             ("X", np.zeros(4), r"float64 of shape \(4,\)"),
-            ("X", np.array([["a"]] * 4), "a matrix of numbers"),
+            ("X", np.array([["a"]] * 4), "not numbers of shape"),
             ("X", np.array([[1.0, np.nan]] * 4), "NaN or infinite"),
-            ("X", np.array([[Bomb()]] * 4), "not an array of numbers"),
-            ("y", np.zeros(3), r"shape \(3,\), but there are 4 rows"),
+            ("X", np.array([[Bomb()]] * 4), "holds no numbers or strings"),
+            ("y", np.zeros(3), r"shape \(3,\), not one .* of 4 rows"),
             ("y", np.array([1, 0, np.nan, 1]), "NaN .*first in row 2"),
         ],
     )
@@ -114,8 +114,8 @@ class TestParquet:
     @pytest.mark.parametrize(
         ("columns", "options", "message"),
         [
-            ({"e": [*X[:3], X[0, :1]]}, {}, "'e' holds rows of different lengths"),
-            ({"e": [*X[:3], None]}, {}, "'e' contains NaN or None .*first in row 3"),
+            ({"e": [*X[:3], X[0, :1]]}, {}, "'e' must hold vectors.*0 and 1 in row 3"),
+            ({"e": [*X[:3], None]}, {}, "'e' must hold vectors.*0 in row 3, None"),
             ({"a": list(X), "b": list(-X)}, {}, "'a', 'b'.*--text a"),
             ({"f": X[:, 0]}, {"features": ["f", "g"]}, r"\['g'\]"),
             ({"f": X[:, 0], "label": ["a", None, "b", "b"]}, {}, "row 2: column 'label' is empty"),

@@ -3,6 +3,7 @@
 import bz2
 import csv
 import gzip
+import importlib.util
 import io
 import itertools
 import json
@@ -55,6 +56,8 @@ OBJECTS = '{"sentence": "", "label": true}\n{"sentence": 3, "label": 0}'
         ("a.csv", "label,review\n1,fine\n", {"label": None}, ["fine"], None),
         ("a.csv", "Text,LABEL\n 123 ,NA\n4.50,null\n", {}, [" 123 ", "4.50"], ["NA", "null"]),
         ("a.jsonl", OBJECTS, {}, ["", "3"], [1, 0]),
+        ("a.tsv", "text\tlabel\na\rb\t1\nc\t0\n", {}, ["a\rb", "c"], [1, 0]),
+        ("a.tsv", "text\tlabel\ra\t1\rb\t0\r", {}, ["a", "b"], [1, 0]),
         (
             "a.txt",
             '\ufeffOne\ttext.\r\n\n \n "b"\nlabel',
@@ -80,6 +83,7 @@ def test_labels_are_integers_or_floats_or_names(tmp_path):
         (["1_0", "10"], ["1_0", "10"]),
         (["1e3", "1000", "2"], ["1e3", "1000", "2"]),  # names: as numbers, two are one
         (["1.1", "1.10"], ["1.1", "1.10"]),
+        (["nan", "inf"], ["nan", "inf"]),
         ([str(2**53), str(2**53 + 1)], [2**53, 2**53 + 1]),
         ([f"{2**64}", f"{2**64 + 1}"], [f"{2**64}", f"{2**64 + 1}"]),
     ):
@@ -98,12 +102,12 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
         ("a.txt", "\n \n", {}, "a.txt cannot be read.*No columns"),
         ("a.jsonl", " \n", {}, "holds no rows"),
         ("a.tsv", labelled(), {}, "holds no rows"),
-        ("a.tsv", labelled("a\t1", "b"), {}, "line 3: column 'label' is empty"),
-        ("a.csv", "sentence,label\na,1\nc,1,2\n", {}, "line 3, saw 3.*separators"),
-        ("a.csv", 'sentence,label\n"a,1\n', {}, "row 1.*quotation marks"),
-        ("a.tsv", b"sentence\tlabel\na\t1\n\xe9t\xe9\t0\n", {}, "line 3: .*not in UTF-8"),
-        ("a.tsv", with_labels("1", " "), {}, "line 3: column 'label' is empty"),
-        ("a.tsv", with_labels("1", "nan"), {}, "line 3: column 'label' is not finite"),
+        ("a.tsv", labelled("a\t1", "b"), {}, "row 3: column 'label' is empty"),
+        ("a.csv", "sentence,label\na,1\nc,1,2\n", {}, "a.csv cannot be read: .*line 3, saw 3"),
+        ("a.csv", 'sentence,label\n"a,1\n', {}, "a.csv cannot be read: .*starting at row 1"),
+        ("a.tsv", b"sentence\tlabel\na\t1\n\xe9t\xe9\t0\n", {}, "row 3: .*not in UTF-8"),
+        ("a.tsv", with_labels("1", " "), {}, "row 3: column 'label' is empty"),
+        ("a.tsv", with_labels("1", "nan"), {}, "row 3: column 'label' is not finite"),
         ("a.tsv", "x\ty\tlabel\na\tb\t1\n", {}, "text=None.*'x', 'y'"),
         ("a.tsv", "x\tx\na\tb\n", {"text": "x"}, "text='x'.*'x', 'x'"),
         (
@@ -114,15 +118,21 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
         ),
         ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "row 4: column 'sentence' is empty"),
         ("a.csv", SEMICOLONS, {}, "separator ';'"),
-        ("a.csv.gz", gzip.compress(b"sentence\n" + b"abc" * 99, mtime=0)[:-9], {}, "compress"),
-        ("a.jsonl", '{"sentence": "a"}\n\n{"sentence"\n', {}, "line 3: not a JSON object"),
+        (
+            "a.csv.gz",
+            gzip.compress(b"sentence\n" + b"abc" * 99, mtime=0)[:-9],
+            {},
+            "a.csv.gz cannot be read",
+        ),
+        ("a.jsonl", '{"sentence": "a"}\n\n{"sentence"\n', {}, "row 3 is not a JSON object"),
         (
             "a.jsonl",
             '{"sentence": "a", "label": 1}\n{"sentence": "b"}',
             {},
-            "line 2: column 'label'",
+            "row 2: column 'label'",
         ),
         ("a.jsonl", KINDS, {}, "strings and numbers"),
+        ("a.jsonl", '{"text": "a", "label": ["x"]}', {}, "row 1: .*'x'.*MultiLabelBinarizer"),
         ("a.parquet", b"no parquet", {}, "a.parquet.*not a parquet file"),
         ("a.parquet", {"text": [b"cat", b"caf\xe9"]}, {}, "row 2: column 'text' .*not in UTF-8"),
         ("a.parquet", {"text": ["cat", None]}, {}, "row 2: column 'text' is empty"),
@@ -160,7 +170,9 @@ def zstandard(data):
 
 
 PACKINGS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
-PACKINGS |= {".zip": zipped, ".ZST": zstandard}
+PACKINGS |= {".ZIP": zipped}
+if importlib.util.find_spec("zstandard"):
+    PACKINGS |= {".zst": zstandard}
 ROWS = [{"sentence": "a\u2028b", "label": 1}, {"label": 0, "sentence": "ü; {}"}]
 FORMATS = {
     "jsonl": "\ufeff" + "\r\n\n".join(map(json.dumps, ROWS)),

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import TransformerEncoder, _batching, _opened, layer_report
+from isoadapt.encoders import TransformerEncoder, _opened, layer_report
+from isoadapt.encoders._opened import Opened
 from tests.tiny_models import (
     ARCHITECTURES,
     LEAKING,
@@ -38,22 +39,28 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 @pytest.fixture
 def probes(monkeypatch):
     """The models that were probed, one entry for each probe."""
-    seen, probe = [], _batching._padding_changes_vectors
-    noted = lambda *args: seen.append(args[0].model) or probe(*args)  # noqa: E731
-    monkeypatch.setattr(_batching, "_padding_changes_vectors", noted)
+    seen, probe = [], Opened._padding_changes_vectors
+    noted = lambda opened: seen.append(opened.backbone.model) or probe(opened)  # noqa: E731
+    monkeypatch.setattr(Opened, "_padding_changes_vectors", noted)
     return seen
 
 
 @pytest.fixture
 def mixed(monkeypatch):
-    """Whether texts of different lengths were in one batch, one entry for each batch."""
-    seen, embed = [], _opened.embed_batch
+    """Whether texts of different lengths were in one batch, one entry for each after the probe."""
+    seen, embed, probe = [], _opened.embed_batch, Opened._padding_changes_vectors
 
     def spy(*args):
         seen.append(len(set(args[3]["attention_mask"].sum(1).tolist())) > 1)
         return embed(*args)
 
+    def unseen(opened):
+        found = probe(opened)
+        seen.clear()
+        return found
+
     monkeypatch.setattr(_opened, "embed_batch", spy)
+    monkeypatch.setattr(Opened, "_padding_changes_vectors", unseen)
     return seen
 
 
@@ -90,9 +97,14 @@ def test_rounding_in_half_precision_is_no_influence_of_padding(architecture, mix
     assert any(mixed) is (architecture not in LEAKING)
 
 
-def test_padding_on_the_left_does_not_shift_the_positions(live, mixed):
-    live[1].padding_side = "left"
-    TransformerEncoder(live, pooling="mean").transform(TEXTS)
+@pytest.mark.parametrize(
+    ("architecture", "pooling"),
+    [("bert", "mean"), ("xlnet", "cls"), ("xlnet", "max"), ("xlnet", [("cls", 1), ("mean", -1)])],
+)
+def test_no_padding_on_the_left_reaches_a_pooling_or_shifts_positions(architecture, pooling, mixed):
+    model, tokenizer = make_model(architecture), make_tokenizer(architecture)
+    tokenizer.padding_side = "left"
+    TransformerEncoder((model, tokenizer), pooling=pooling).transform(TEXTS)
     assert any(mixed)
 
 
@@ -102,7 +114,7 @@ def test_a_model_is_probed_once_whatever_uses_it(tmp_path, probes):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(encoder.transform, [TEXTS[:3]] * 4))
     layer_report(encoder, TEXTS)
-    TransformerEncoder(folder, pooling="cls", layer=0, batch_tokens=8).transform(TEXTS)
+    TransformerEncoder(folder, pooling="mean", batch_tokens=8, max_length=9).transform(TEXTS)
     assert len(probes) == 1
     TransformerEncoder(folder, pooling="head_input").transform(TEXTS)
     assert len(probes) == 2

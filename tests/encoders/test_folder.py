@@ -136,3 +136,5 @@ def test_damaged_files_are_one_error(bare_checkpoint, tmp_path, file, content):
     with pytest.raises((OSError, ValueError)) as caught:
         TransformerEncoder(folder).transform(TEXTS)
     assert str(folder) in str(caught.value)
+    if "id2label" in content:
+        assert "must be an object" in str(caught.value)

@@ -148,7 +148,7 @@ def test_figures_that_are_not_defined_are_nan():
     [
         ({"max_tokens": 7}, "max_tokens=7"),
         ({"two_nn_tokens": 3}, "two_nn_tokens"),
-        ({"texts": "one text"}, "single str"),
+        ({"texts": "one text"}, "X is a str; pass a list"),
     ],
 )
 def test_bad_parameters_are_refused(options, message):

@@ -29,7 +29,7 @@ def save_adapter(base, folder, num_labels=3, **settings):
     auto = transformers.AutoModelForSequenceClassification
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        model = auto.from_pretrained(base, num_labels=num_labels)
+        model = auto.from_pretrained(base, num_labels=num_labels, ignore_mismatched_sizes=True)
         config = peft.LoraConfig(**{"task_type": "SEQ_CLS", "r": 2} | settings)
         model = peft.get_peft_model(model, config).eval()
         for weights in model.parameters():
@@ -59,9 +59,15 @@ def increased(part):
     return lambda weights: {name: x + 0.1 * (part in name) for name, x in weights.items()}
 
 
-@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
-def test_the_logits_are_those_of_the_peft_model(architecture, tmp_path):
-    kind = "AutoModelForCausalLM" if architecture == "gpt2" else "AutoModel"
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        ("bert", "AutoModel"),
+        ("gpt2", "AutoModelForCausalLM"),
+        ("roberta", "AutoModelForSequenceClassification"),  # with a head of 3 labels
+    ],
+)
+def test_the_logits_are_those_of_the_peft_model(architecture, kind, tmp_path):
     base = save_model(tmp_path / "base", architecture, kind=kind)
     model = save_adapter(base, tmp_path / "adapter", num_labels=5)
     encoder, head = load_checkpoint(tmp_path / "adapter")
@@ -71,6 +77,40 @@ def test_the_logits_are_those_of_the_peft_model(architecture, tmp_path):
     assert head.classes_.tolist() == [0, 1, 2, 3, 4]
     with model.disable_adapter():  # the adapter changes the logits
         assert np.abs(logits_of(model, texts, architecture) - expected).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("architecture", "head", "settings"),
+    [
+        ("bert", True, {"target_modules": ["query"]}),
+        ("distilbert", True, {"target_modules": ["q_lin", "classifier"]}),
+        ("roberta", True, {"target_modules": ["value"], "modules_to_save": ["classifier"]}),
+        ("albert", False, {"target_modules": ["value"], "modules_to_save": ["classifier"]}),
+    ],
+)
+def test_adapters_that_transformers_wrote(architecture, head, settings, tmp_path):
+    """Which saves the head of the base model only on request, unlike PEFT for this task."""
+    auto = transformers.AutoModelForSequenceClassification
+    kind = "AutoModelForSequenceClassification" if head else "AutoModel"
+    base = save_model(tmp_path / "base", architecture, kind=kind)
+    model = auto.from_pretrained(base, num_labels=3 if head else 4)
+    model.add_adapter(peft.LoraConfig(task_type="SEQ_CLS", r=2, **settings))
+    for name, weights in model.eval().named_parameters():
+        weights.data.add_(0.2 * torch.randn_like(weights) * ("lora_" in name or "saved" in name))
+    model.save_pretrained(tmp_path / "adapter")
+    encoder, read = load_checkpoint(tmp_path / "adapter")
+    logits = logits_of(model, TEXTS, architecture)
+    np.testing.assert_allclose(read.outputs(encoder.transform(TEXTS)), logits, atol=1e-4)
+    model.disable_adapters()
+    assert np.abs(logits_of(model, TEXTS, architecture) - logits).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["b", "../b"])
+def test_a_relative_base_is_looked_up_beside_the_adapter(name, copied, monkeypatch):
+    expected = TransformerEncoder(copied[1]).transform(TEXTS)
+    monkeypatch.chdir("/")
+    edit(copied[1], CONFIG, base_model_name_or_path=name)
+    np.testing.assert_array_equal(TransformerEncoder(copied[1]).transform(TEXTS), expected)
 
 
 def test_the_head_of_the_base_model_is_used_if_the_adapter_has_none(tmp_path):
@@ -138,6 +178,12 @@ def test_fine_tuning_refuses_an_adapter_even_beside_a_whole_checkpoint(copied, t
             ),
             "do not fit",
         ),
+        (
+            lambda folder: change_weights(
+                folder, lambda x: {name: x[name] for name in x if "lora" in name}, WEIGHTS
+            ),
+            "no weights for classifier.bias",
+        ),
     ],
 )
 def test_adapters_that_cannot_be_used_are_refused(change, says, copied, monkeypatch):
@@ -147,16 +193,18 @@ def test_adapters_that_cannot_be_used_are_refused(change, says, copied, monkeypa
         TransformerEncoder(copied[1]).transform(TEXTS)
 
 
-def test_other_adapters_are_refused(lora, tmp_path, monkeypatch):
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(lora[0])
-    prompt = peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)
-    peft.get_peft_model(model, prompt).save_pretrained(tmp_path / "prompt")
-    for model, says in [
-        (tmp_path / "prompt", "PROMPT_TUNING"),
-        ((lora[2], make_tokenizer()), "merge_and_unload"),
-    ]:
-        with pytest.raises(ValueError, match=says):
-            TransformerEncoder(model).transform(TEXTS)
+@pytest.mark.parametrize("kind", ["PromptTuning", "PrefixTuning", "PromptEncoder"])
+def test_prompts_are_refused(kind, lora, tmp_path):
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(lora[0], num_labels=4)
+    config = getattr(peft, f"{kind}Config")(task_type="SEQ_CLS", num_virtual_tokens=2)
+    peft.get_peft_model(model, config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"{config.peft_type.value} adapter, which learns prompts"):
+        TransformerEncoder(tmp_path).transform(TEXTS)
+
+
+def test_live_adapters_and_a_missing_package_are_named(lora, monkeypatch):
+    with pytest.raises(ValueError, match="merge_and_unload"):
+        TransformerEncoder((lora[2], make_tokenizer())).transform(TEXTS)
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ImportError, match="peft"):
         TransformerEncoder(lora[1]).transform(TEXTS)

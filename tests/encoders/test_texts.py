@@ -55,10 +55,10 @@ def test_pairs_come_from_any_table(X):
     ("X", "error", "says"),
     [
         ([], ValueError, "no text"),
-        ("one text", TypeError, "single str"),
+        ("one text", TypeError, "X is a str; pass a list"),
         ({"a": 1}, TypeError, "dict"),
         (np.ones((3, 4)), TypeError, r"shape \(3, 4\)"),
-        (pd.DataFrame({c: ["x"] for c in "abc"}), TypeError, "3 columns"),
+        (pd.DataFrame({c: ["x"] for c in "abc"}), TypeError, "columns 'a', 'b', 'c'"),
         (["a", None], TypeError, r"X\[1\] is None, a missing"),
         (pa.table({"a": ["x", None]}), TypeError, r"X\[1\] is (None|nan), a missing"),
         (["a", "b", 3], TypeError, r"X\[2\] is a int"),

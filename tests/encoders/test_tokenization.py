@@ -65,7 +65,7 @@ def test_tokens_of_long_texts(monkeypatch, architecture, max_length, side):
     check(tokenizer, max_length, [*LONG, *TEXTS, *short])
     if max_length > 4:
         check(tokenizer, max_length, [*TEXTS, *short], [*short, *TEXTS])
-    monkeypatch.setattr(module, "_CHARACTERS", 3000)
+    monkeypatch.setattr(module, "_PART", 3)
     check(tokenizer, max_length, [*LONG, *TEXTS, *short])
 
 
@@ -81,7 +81,7 @@ def test_most_of_a_long_text_is_never_tokenised(monkeypatch):
     texts = Texts(["cat sat on " * 10_000] * 50 + ["cat" * 1000] * 300)
     read(tokenizer, texts, 16)
     assert sum(seen) < 1.5e6
-    assert max(seen) <= module._CHARACTERS
+    assert max(seen) < 2e5
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_most_of_a_long_text_is_never_tokenised(monkeypatch):
     [("bert", "right"), ("bert", "left"), ("xlnet", "left"), ("gpt2", "right")],
 )
 def test_the_longer_text_of_a_pair_is_truncated_first(monkeypatch, architecture, side):
-    monkeypatch.setattr(module, "_CHARACTERS", 2000)
+    monkeypatch.setattr(module, "_PART", 7)
     rng, tokenizer = np.random.default_rng(1), make_tokenizer(architecture)
     tokenizer.truncation_side = side
     n_words = rng.choice([0, 1, 2, 3, 5, 6, 7, 8, 11, 15, 16, 17, 40], size=60)

@@ -53,6 +53,7 @@ def test_batches_do_not_matter(live, batch_tokens, inputs, side):
 
 def test_equal_inputs_are_encoded_once(live, monkeypatch):
     rows, run = [], _opened.embed_batch
+    embed(live, PAIRS)  # the probe for padding runs here
     monkeypatch.setattr(
         _opened, "embed_batch", lambda *args: rows.append(len(args[3]["input_ids"])) or run(*args)
     )

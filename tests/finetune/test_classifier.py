@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -94,7 +95,7 @@ def test_it_learns_pairs_with_named_classes_and_saves_an_ordinary_checkpoint(bas
     assert {value.dtype for value in weights(folder).values()} == {torch.float32}
     before, after = before.to_dict(), config.to_dict()
     changed = {name for name in after if name[0] != "_" and after[name] != before.get(name)}
-    labels = {"id2label", "label2id", "problem_type", "isoadapt_label_names"}
+    labels = {"id2label", "label2id", "problem_type"}
     assert changed == labels | {"architectures", "dtype"}
 
 
@@ -188,6 +189,30 @@ def test_a_fitting_head_is_kept_and_any_other_replaced(tuned, tmp_path, runs):
     assert same(weights(again), weights(tuned))
     three = finetune_text_classifier(tuned, SOME[0], [0, 1, 2, 0] * 4, tmp_path / "three", **QUICK)
     assert weights(three)["classifier.weight"].shape == (3, 16)
+
+
+@pytest.mark.parametrize(
+    "labels", [["Positive", "Negative", "Mixed"], ["positive", "negative", "mixed"]]
+)
+def test_classes_of_the_checkpoint_keep_their_outputs(labels, tmp_path, runs):
+    """Names that are the checkpoint's, in any spelling, are not sorted anew under its head."""
+    names = dict(enumerate(["Positive", "Negative", "Mixed"]))
+    start = save_model(tmp_path / "base", num_hidden_layers=1, id2label=names)
+    given = [labels[number % 3] for number in range(16)]
+    out = finetune_text_classifier(start, SOME[0], given, tmp_path / "out", **QUICK)
+    assert AutoConfig.from_pretrained(out).id2label == dict(enumerate(labels))
+    assert [row["labels"] for row in runs[0].train_dataset] == [i % 3 for i in range(16)]
+    assert same(weights(out), weights(start))
+
+
+def test_other_integers_are_names_and_two_whole_floats_are_classes(base, tmp_path, runs):
+    for labels, names in (([1, 2, 5, 1] * 4, "125"), ([1.0, 3.0] * 8, "13")):
+        with warnings.catch_warnings(record=True) as caught:
+            out = finetune_text_classifier(base, SOME[0], labels, tmp_path / names, **QUICK)
+        assert [*AutoConfig.from_pretrained(out).id2label.values()] == [*names]
+        assert any("taken as two classes" in str(each.message) for each in caught) == (
+            len(names) == 2
+        )
 
 
 def test_a_checkpoint_with_isobn_is_trained_on_without(tuned, tmp_path, runs):
@@ -328,7 +353,7 @@ def test_nothing_is_left_by_an_interrupt_or_without_accelerate(base, tmp_path, m
     [
         ({"labels": [0]}, "texts has 16 rows and labels 1"),
         ({"labels": np.ones(16, int)}, "labels holds one class only"),
-        ({"labels": np.arange(16) + 1}, "labels holds the integers 1"),
+        ({"labels": np.arange(16) - 1}, "labels holds -1"),
         ({"labels": [0.5, np.nan] * 8}, r"labels\[1\] is nan"),
         ({"texts": ["a", 3]}, r"X\[1\] is a int"),
         ({"texts": [{"text": text} for text in SOME[0]]}, r"row\['text'\]"),

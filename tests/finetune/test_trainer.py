@@ -1,6 +1,8 @@
 """IsotropyTrainer: the penalties' gradients, the Trainer's promises, and what is logged."""
 
+import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -460,3 +462,51 @@ def test_a_penalty_that_is_no_number_with_a_gradient_is_named(make, error, word,
     rows = make_rows(8)
     with pytest.raises(error, match=rf"(?s)penalty.*{word}"):
         step_gradient(make_trainer(plain_model(), rows, tmp_path, Returning(make)), rows)
+
+
+# LoRA, and subclasses
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # of peft
+@pytest.mark.parametrize(
+    ("targets", "task"), [(["query"], "SEQ_CLS"), (["query", "classifier"], None)]
+)
+def test_the_head_input_of_a_model_with_lora(targets, task, tmp_path):
+    """What enters the head, a copy of peft's or a layer that LoRA adapts, with its gradient."""
+    peft = pytest.importorskip("peft")
+    # As many labels as the rank, so that a layer of LoRA has the shape of a head.
+    config = peft.LoraConfig(task, r=3, target_modules=targets, init_lora_weights=False)
+    model, rows = peft.get_peft_model(plain_model(), config), make_rows(12)
+    trainers = [make_trainer(model, rows, tmp_path, CosRegLoss(), lam=lam) for lam in (0.0, 5.0)]
+    inputs = batch_of(rows)
+    with trainers[0]._watch() as watch:
+        outputs = model(**inputs)
+    entered = watch.points(outputs, inputs).values
+    merged = copy.deepcopy(model).merge_and_unload()
+    torch.testing.assert_close(merged.classifier(entered), outputs.logits)
+    without, with_penalty = (step_gradient(trainer, rows) for trainer in trainers)
+    assert (without - with_penalty).abs().max() > 0.1
+
+
+class OfOneClass(IsotropyTrainer):
+    calls_super = False
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        loss = model(**inputs).logits[:, 0].square().mean()
+        return loss + super().compute_loss(model, inputs) if self.calls_super else loss
+
+
+class OfBoth(OfOneClass):
+    calls_super = True
+
+
+def test_a_loss_that_drops_the_penalty_gives_a_warning(tmp_path):
+    given = plain_model(), make_rows(24), quiet_arguments(tmp_path)
+    makers = [(kind, penalty) for kind in (OfOneClass, OfBoth) for penalty in (CosRegLoss(), None)]
+    for kind, penalty in makers:
+        trainer = kind(given[0], given[2], train_dataset=given[1], penalty=penalty)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer.train()
+        found = [str(each.message) for each in caught if "compute_loss_func=" in str(each.message)]
+        assert len(found) == (kind is OfOneClass and penalty is not None)

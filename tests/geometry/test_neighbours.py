@@ -1,5 +1,7 @@
 """Nearest neighbours and TwoNN against scikit-learn, scikit-dimension and all distances."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -85,6 +87,26 @@ class TestNearestNeighbours:
         copies[:5] += draw(5, d, seed=9)
         numbers = search(copies, 3, metric)[1]
         np.testing.assert_array_equal(numbers[8:], np.tile([5, 6, 7], (495, 1)))
+
+    @pytest.mark.parametrize(
+        "draw_integers",
+        [
+            lambda rng, n: rng.integers(-2, 3, (n, 3)),
+            lambda rng, n: rng.integers(0, 2, (n, 32)),
+            lambda rng, n: rng.integers(-8, 9, (n, 5)) * 17,
+        ],
+    )
+    def test_equal_cosines_and_distances_of_integers_are_ties(self, metric, draw_integers):
+        rng = np.random.default_rng(0)
+        points, queries = draw_integers(rng, 300), draw_integers(rng, 60)
+        numbers = search(points / 10, 12, metric, queries / 10)[1]
+        for query, found in zip(queries, numbers, strict=True):
+            products, squares = points @ query, (points**2).sum(axis=1)
+            keys = [Fraction(int(each)) for each in squares - 2 * products]
+            if metric == "cosine":  # in the order of the cosines
+                pairs = zip(products.tolist(), squares.tolist(), strict=True)
+                keys = [Fraction(-a * abs(a), max(b, 1)) for a, b in pairs]
+            assert found.tolist() == sorted(range(300), key=keys.__getitem__)[:12]
 
     @pytest.mark.parametrize(("k", "n_queries"), [(2, 1), (4, 5), (10, 2), (340, 1)])
     def test_copies_are_ordered_by_index_for_any_number_of_queries(self, metric, k, n_queries):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import LogitPreservingWhitening, TransformerEncoder, load_checkpoint
+from isoadapt import LogitPreservingWhitening, TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.interop import merge_into_checkpoint, save_adapter, to_sentence_transformer
 from tests.cli.command_line import succeed
 from tests.interop.examples import blurred
@@ -51,9 +51,10 @@ def sentence(source, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def merged(source, tmp_path_factory):
-    """The source with its adapter merged; do not write to it."""
+    """The source with a whitening merged, which its head reads; do not write to it."""
     out = tmp_path_factory.mktemp("merged") / "served"
-    return merge_into_checkpoint(source.adapter, source.folder, out)
+    adapter = Whitening(shrinkage=0.1).fit(source.rows)
+    return merge_into_checkpoint(adapter, source.folder, out)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Small fitted adapters of every class, texts, and a place without isoadapt."""
 
-import hashlib
 import json
 import sys
 from contextlib import contextmanager
@@ -33,17 +32,9 @@ VARIANTS = {
 }
 
 
-def checksum(config):
-    """The checksum of a configuration, as someone would compute it who changes it on purpose."""
-    rest = {key: value for key, value in config.items() if key != "sha256"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def edit_json(file, sign=False, **entries):
-    """Change entries of a JSON file, and its checksum on request."""
-    content = json.loads(file.read_text()) | entries
-    file.write_text(json.dumps(content | ({"sha256": checksum(content)} if sign else {})))
+def edit_json(file, **entries):
+    """Change entries of a JSON file."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
 
 
 def make(name, variant="default"):

@@ -138,7 +138,7 @@ class TestCard:
         assert "|  | before | after |" in body
         assert f"| isoscore | {report.isoscore:.4g} | 0.5 |" in body
         assert "| accuracy |  | 0.25 |" in body
-        assert "width 5 to 5. Its linear head has 3 classes: bad, fair, good." in body
+        assert "Head: LinearHead(n_features=5, classes=['bad', 'fair', 'good'])" in body
         assert read_folder(folder)[1] == "org/some-model"
 
     @pytest.mark.parametrize("settings", [{}, {"pooling": "mean", "layer": 0}])

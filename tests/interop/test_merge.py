@@ -17,9 +17,11 @@ from sklearn.preprocessing import StandardScaler
 from isoadapt import (
     AdaptedEncoder,
     FlowAdapter,
+    IsoBN,
     IsotropyLayer,
     LinearHead,
     LogitPreservingWhitening,
+    TeacherReadout,
     Whitening,
     load_checkpoint,
 )
@@ -78,13 +80,16 @@ class TestLogits:
         self.check(folder, tmp_path, *load_checkpoint(folder), *rows, texts)
 
     def check(self, folder, out, encoder, head, X, y, texts=TEXTS, has_bias=True):
-        """Without a bias, only the first adapter can be merged, which preserves the logits."""
+        """Without a bias, only the first adapter can be merged, which has no offset."""
         joint = IsotropyLayer(head, head_training="joint", max_epochs=2, random_state=0)
-        adapters = [LogitPreservingWhitening(head), joint, Whitening(head=head, shrinkage=1e-3)]
+        adapters = [IsoBN(), joint, Whitening(head=head, shrinkage=1e-3)]
         for number, adapter in enumerate(adapters if has_bias else adapters[:1]):
             adapter.fit(X, y)
             merge_into_checkpoint(adapter, folder, out / str(number))
-            close(out / str(number), expected_logits(adapter, encoder, texts), texts)
+            expected = (adapter.head_ or head).outputs(
+                adapter.transform(one_by_one(encoder, texts))
+            )
+            close(out / str(number), expected, texts)
 
     def test_pipelines_merge(self, source, tmp_path):
         encoder, head = load_checkpoint(source.folder)
@@ -100,7 +105,7 @@ class TestLogits:
             (make_pipeline(first, "passthrough", second), second.head_.outputs(Z)),
             (make_pipeline(encoder, make_pipeline(first), second), second.head_.outputs(Z)),
             (make_pipeline(first, second, classifier), classifier.decision_function(Z)),
-            (make_pipeline(source.adapter, head), head.outputs(rows)),
+            (make_pipeline(bare, head), head.outputs(bare.transform(rows))),
             (bare, head.outputs(bare.transform(rows))),
         ]
         for number, (pipeline, logits) in enumerate(expected):
@@ -108,7 +113,7 @@ class TestLogits:
 
     def test_adapted_encoders_and_loaded_adapters_merge_as_the_adapter(self, source, tmp_path):
         """They have the checkpoint's own head, so that no warning is given."""
-        model = AdaptedEncoder(str(source.folder), LogitPreservingWhitening()).fit(ROWS)
+        model = AdaptedEncoder(str(source.folder), Whitening(shrinkage=0.1)).fit(ROWS)
         adapter = model.pipeline_["adapter"]
         loaded = load_adapter(save_adapter(adapter, tmp_path / "adapter"))
         with warnings.catch_warnings(action="error", category=UserWarning):
@@ -124,16 +129,16 @@ class TestLogits:
         folder = save_model(tmp_path / "model", num_labels=1, num_hidden_layers=1, **sigmoid)
         encoder, head = load_checkpoint(folder)
         assert head.classes_.tolist() == [0, 1]
-        adapter = LogitPreservingWhitening(head).fit(blurred(encoder))
-        close(merge_into_checkpoint(adapter, folder, tmp_path / "out"), logits_of(folder))
+        adapter = Whitening(shrinkage=0.1).fit(blurred(encoder))
+        expected = np.diff(head.outputs(adapter.transform(one_by_one(encoder))))
+        close(merge_into_checkpoint(adapter, folder, tmp_path / "out"), expected)
 
 
-def save_named(folder, names, flag):
+def save_named(folder, names):
     """A checkpoint whose id2label holds these names, in this order."""
     model = make_model(num_labels=len(names), num_hidden_layers=1)
     model.config.id2label = dict(enumerate(names))
     model.config.label2id = {name: i for i, name in enumerate(names)}
-    model.config.isoadapt_label_names = flag
     return save_pair(model, make_tokenizer(), folder)
 
 
@@ -141,31 +146,35 @@ class TestLabels:
     """Rows of the merged head are in the checkpoint's order, whatever the adapter's is."""
 
     @pytest.mark.parametrize(
-        ("names", "flag"),
-        [(["not_equivalent", "equivalent"], True), (["good", "bad", "fair"], False)],
+        ("names", "labels"),
+        [
+            (["not_equivalent", "equivalent"], None),
+            (["good", "bad", "fair"], [0, 1, 2]),
+            (["3 stars", "1 star", "2 stars"], ["3", "1", "2"]),
+        ],
     )
-    def test_columns_stay_those_of_the_checkpoint(self, names, flag, tmp_path):
-        """With its own head, given or taken, and logits that may not change."""
-        folder = save_named(tmp_path / "named", names, flag)
-        encoder, head = load_checkpoint(folder)
-        assert head.classes_.tolist() == (sorted(names) if flag else list(range(len(names))))
+    def test_columns_stay_those_of_the_checkpoint(self, names, labels, tmp_path):
+        """With its own head, given or taken, in any spelling."""
+        folder = save_named(tmp_path / "named", names)
+        encoder, head = load_checkpoint(folder, y=labels)
+        labels = names if labels is None else labels
+        assert head.classes_.tolist() == sorted(labels)
         own = logits_of(folder)
-        predicted = np.array(names if flag else range(len(names)))[own.argmax(axis=1)]
+        predicted = np.array(labels)[own.argmax(axis=1)]
         np.testing.assert_array_equal(head.predict(one_by_one(encoder)), predicted)
-        named = LinearHead(head.coef_, head.intercept_, np.array(sorted(names)) if flag else names)
-        X = encoder.transform(ROWS)
-        without = LogitPreservingWhitening(head).fit(X)
-        without.head_ = None  # the checkpoint's is taken
-        for way, adapter in (("by name", LogitPreservingWhitening(named).fit(X)), ("own", without)):
-            merge_into_checkpoint(adapter, folder, tmp_path / way)
-            np.testing.assert_allclose(logits_of(tmp_path / way), own, atol=1e-4)
+        adapter = Whitening(shrinkage=0.1).fit(blurred(encoder))
+        stored = load_file(folder / "model.safetensors")
+        expected = adapter.transform(one_by_one(encoder)) @ stored["classifier.weight"].numpy().T
+        for way, model in (("by name", make_pipeline(adapter, head)), ("own", adapter)):
+            merge_into_checkpoint(model, folder, tmp_path / way)
+            close(tmp_path / way, expected + stored["classifier.bias"].numpy())
             config = json.loads((tmp_path / way / "config.json").read_text())
             assert list(config["id2label"].values()) == names
         assert np.abs(np.diff(own)).min() > 0.01  # columns in another order would show
 
     def test_a_probe_with_names(self, tmp_path):
         names = ["good", "bad", "fair"]
-        folder = save_named(tmp_path / "named", names, True)
+        folder = save_named(tmp_path / "named", names)
         encoder, _ = load_checkpoint(folder)
         adapter = Whitening(head="logistic", shrinkage=0.1)
         adapter.fit(blurred(encoder), np.array(names)[CLASSES])
@@ -222,11 +231,12 @@ class TestCopy:
         kept = ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"]
         left = ["optimizer.pt", "README.md", "onnx.model.bin", "trainer_state.json"]
         for name in kept + left:
-            (folder / name).write_text(f'["{name}"]')
-        out = merge_into_checkpoint(source.adapter, folder, tmp_path / "out")
-        merge_into_checkpoint(source.adapter, folder, out, overwrite=True)
+            (folder / name).write_text("[ ]")  # no modules, in a spelling of its own
+        adapter = Whitening().fit(source.rows)
+        out = merge_into_checkpoint(adapter, folder, tmp_path / "out")
+        merge_into_checkpoint(adapter, folder, out, overwrite=True)
         for name in kept:
-            assert (out / name).read_text() == f'["{name}"]'
+            assert (out / name).read_text() == "[ ]"
         assert not any((out / name).exists() for name in left)
 
 
@@ -239,9 +249,9 @@ def huge(head, X):
     ("model", "error", "named"),
     [
         (lambda _, X: FlowAdapter(max_epochs=1).fit(X), ValueError, "is not an affine map"),
-        (lambda _, X: Whitening().fit(X[:, :7]), ValueError, "n_features_in_=7.*width 16"),
-        (lambda _, X: Whitening("pca", n_components=3).fit(X), ValueError, "returns 3 features"),
-        (huge, ValueError, "beyond float32"),
+        (lambda _, X: Whitening().fit(X[:, :7]), ValueError, "maps 7 features to 7, .* takes 16"),
+        (lambda _, X: Whitening("pca", n_components=3).fit(X), ValueError, "maps 16 features to 3"),
+        (huge, ValueError, "logits of the exported model differ by nan"),
         (lambda *_: Whitening(), NotFittedError, "not fitted"),
         (lambda *_: AdaptedEncoder("a", Whitening()), NotFittedError, "not fitted"),
         (lambda *_: make_pipeline(StandardScaler(), Whitening()), TypeError, "StandardScaler"),
@@ -259,8 +269,34 @@ def test_a_head_without_a_bias(tmp_path):
     adapter = Whitening(head=head).fit(blurred(encoder), CLASSES)
     with pytest.raises(ValueError, match=r"GPT2ForSequenceClassification has no bias"):
         merge_into_checkpoint(adapter, folder, tmp_path / "out")
-    kept = LogitPreservingWhitening(head).fit(blurred(encoder))
-    close(merge_into_checkpoint(kept, folder, tmp_path / "out"), expected_logits(kept, encoder))
+    scaled = IsoBN().fit(blurred(encoder))  # by factors alone
+    expected = head.outputs(scaled.transform(one_by_one(encoder)))
+    close(merge_into_checkpoint(scaled, folder, tmp_path / "out"), expected)
+
+
+@pytest.mark.filterwarnings("ignore:R² of the teacher")
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda folder: LogitPreservingWhitening(load_checkpoint(folder)[1]),
+        lambda folder: AdaptedEncoder(folder, LogitPreservingWhitening(strength=0.5)),
+        lambda folder: AdaptedEncoder(folder, TeacherReadout(), teacher=folder),
+        lambda folder: AdaptedEncoder(folder, TeacherReadout(space="head"), teacher=folder),
+    ],
+)
+def test_a_merge_that_repairs_nothing_is_refused(model, source, tmp_path):
+    """By the weights that it would write; a head of its own makes the same adapter a change."""
+    model = model(source.folder)
+    model.fit(ROWS if isinstance(model, AdaptedEncoder) else source.rows)
+    with pytest.raises(ValueError, match=r"repair nothing.*to_sentence_transformer.*export"):
+        merge_into_checkpoint(model, source.folder, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+    other = LinearHead(2 * source.head.coef_, source.head.intercept_, source.head.classes_)
+    changed = LogitPreservingWhitening(other).fit(source.rows)
+    close(
+        merge_into_checkpoint(changed, source.folder, tmp_path / "out"),
+        other.outputs(one_by_one(load_checkpoint(source.folder)[0])),
+    )
 
 
 def test_folders_that_may_not_be_read_or_written(source, bare, merged, tmp_path):

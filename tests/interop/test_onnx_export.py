@@ -89,20 +89,17 @@ class TestOutputs:
         adapter = TeacherReadout(source.head, ridge=1.0, space=space)
         model = make_pipeline(encoder, adapter.fit(columns, columns[:, -8:]))
         columns = encoder.transform(TEXTS)
-        outputs = _onnx._outputs(take_apart(model), encoder.open())
-        same(outputs.vectors(columns), model.transform(TEXTS))
-        same(outputs.logits(columns), model.decision_function(TEXTS))
+        logits, _ = _onnx._logits(take_apart(model), encoder.open())
+        same(logits(columns), model.decision_function(TEXTS))
 
     def test_without_a_head_of_its_own_an_adapter_of_all_layers_has_the_checkpoints_logits(
         self, source
     ):
         encoder = TransformerEncoder(source.folder, pooling="readout", max_length=LENGTH)
         adapter = Whitening().fit(encoder.transform(ROWS))
-        outputs = _onnx._outputs(take_apart(make_pipeline(encoder, adapter)), encoder.open())
-        same(
-            outputs.logits(encoder.transform(TEXTS)),
-            source.head.outputs(source.encoder.transform(TEXTS)),
-        )
+        logits, _ = _onnx._logits(take_apart(make_pipeline(encoder, adapter)), encoder.open())
+        expected = source.head.outputs(source.encoder.transform(TEXTS))
+        same(logits(encoder.transform(TEXTS)), expected)
 
     def test_other_labels_with_length_and_unit_length(self, bare, tmp_path):
         """What the graph computes from vectors, and its tokenizer, without an export."""
@@ -115,14 +112,15 @@ class TestOutputs:
         adapter = Whitening("pca", n_components=4).fit(rows)
         names = np.array(["zero", "two", "one"])[CLASSES]
         last = LogisticRegression().fit(adapter.transform(rows), names)
-        outputs = _onnx._outputs(take_apart(make_pipeline(encoder, adapter, last)), encoder.open())
-        readout = _onnx._Readout(outputs, rows.mean(axis=0), normalize=True)
+        parts = take_apart(make_pipeline(encoder, adapter, last))
+        logits, config = _onnx._logits(parts, encoder.open())
+        readout = _onnx._Readout(parts.affine(), logits, rows.mean(axis=0), normalize=True)
         vectors, logits = (each.numpy() for each in readout(torch.from_numpy(rows)))
         expected = adapter.transform(rows)
         same(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True))
         found = log_softmax(logits, axis=1)
         np.testing.assert_allclose(found, last.predict_log_proba(expected), atol=1e-4)
-        assert list(outputs.config["id2label"].values()) == last.classes_.tolist()
+        assert list(config.id2label.values()) == last.classes_.tolist()
         _onnx._write_tokenizer(tmp_path, encoder.open(), pads=True)
         tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
         ids = [each.ids for each in tokenizer.encode_batch(TEXTS)]

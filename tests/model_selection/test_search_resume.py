@@ -1,12 +1,17 @@
 """AdapterSearchCV(cache=...): a search that was interrupted goes on after its finished blocks."""
 
+import sys
+import textwrap
+from types import ModuleType
+
 import numpy as np
 import pytest
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 
-from isoadapt import IStarAdapter, LinearHead, Whitening
+from isoadapt import IStarAdapter, LinearHead, PenaltyAdapter, Whitening
 from isoadapt.adapters._engine._loop import AdapterNet
+from isoadapt.losses import IsoScoreLoss
 from isoadapt.model_selection import AdapterSearchCV
 from tests.model_selection.searches import count_members
 
@@ -101,6 +106,72 @@ def test_other_searches_are_not_mixed_up(tmp_path, epochs):
     epochs.count = 0
     search(tmp_path, **one)
     assert epochs.count == 0
+
+
+CODE = """
+    from functools import lru_cache
+    import torch
+
+    SCALE = 2.0
+
+    @lru_cache
+    def power():
+        return 2
+
+    def size(points):
+        return SCALE * points.abs().pow(power()).mean()
+
+    class Penalty(torch.nn.Module):
+        offset = 1.0
+
+        @property
+        def shift(self):
+            return self.offset + 1
+
+        def forward(self, points):
+            return size(points) + self.shift
+
+    def score(estimator, X, y):
+        return max(map(lambda points: float(size(torch.tensor(points))), [estimator.transform(X)]))
+"""
+
+
+def module(old="", new=""):
+    """Make the user's module, in which a piece of code is replaced."""
+    found = ModuleType("of_the_user")
+    exec(textwrap.dedent(CODE).replace(old, new, 1), vars(found))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "of_scorer", "of_penalty"),
+    [
+        (("SCALE = 2.0", "SCALE = 3.0"), True, True),
+        (("pow(power())", "pow(1)"), True, True),
+        (("return 2", "return 3"), True, True),
+        (("max(map(", "min(map("), True, False),
+        (("self.offset + 1", "self.offset - 1"), False, True),
+        (("offset = 1.0", "offset = 2.0"), False, True),
+        (("import torch\n", "import torch\n\nOTHER = 1\n"), False, False),
+    ],
+)
+def test_changed_code_is_run(tmp_path, epochs, monkeypatch, change, of_scorer, of_penalty):
+    """A body, a constant or a global that is read belongs to the key, and nothing else."""
+
+    def runs(found, part):
+        monkeypatch.setitem(sys.modules, found.__name__, found)
+        penalty = found.Penalty() if part == "penalty" else IsoScoreLoss()
+        adapter = PenaltyAdapter(penalty, HEAD, max_epochs=1, random_state=0)
+        scoring = found.score if part == "scorer" else None
+        epochs.count = 0
+        search(tmp_path, adapter, {"lam": [1.0]}, scoring=scoring)
+        return epochs.count > 0
+
+    first, other = module(), module(*change)
+    for part, changes in {"scorer": of_scorer, "penalty": of_penalty}.items():
+        assert runs(first, part)
+        assert not runs(module(), part)
+        assert runs(other, part) == changes
 
 
 def test_damaged_files_are_replaced(tmp_path, epochs):

@@ -95,6 +95,15 @@ def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
     assert f"{HOSTILE} 7" not in page.tooltips
 
 
+def test_characters_that_xml_cannot_have_are_replaced(file):
+    name, shown = "a\x00\x1b\ufffe\ud800b", "a\ufffd\ufffd\ufffd\ufffdb"
+    display = EmbeddingMapDisplay.from_estimator(Whitening().fit(X), X[:9], [name] * 5 + ["c"] * 4)
+    write_report(file, displays={"map": display}, texts=[name] * 9, description=name)
+    page = Page(file)
+    assert page.paragraphs == [shown]
+    assert page.tooltips.count(f"{shown}: {shown}") == 2 * 5
+
+
 def test_equal_points_have_their_own_texts(file):
     twice, classes = np.vstack([X[:10]] * 2), np.repeat(["a", "b"], 10)
     texts = [f"text {row}." for row in range(20)]

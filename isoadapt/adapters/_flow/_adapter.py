@@ -219,7 +219,6 @@ class FlowAdapter(BaseAdapter):
                 "head=None: pass a head, or alpha=None to train without labels"
             )
         rows, labels = self._check_fit_input(X, y)
-        check_spread(Moments().update(rows))
         refit = self._refits_head()
         if refit and not needs_fit(self.head):
             self._resolve_head(rows, labels)  # raises before training if its width is wrong

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from tqdm import tqdm
 
 from isoadapt._utils.messages import shows_progress, warn
 from isoadapt._utils.state import own_state
+from isoadapt.adapters._base import make_random_state
 from isoadapt.model_selection._compare._comparison import Comparison
 from isoadapt.model_selection._compare._data import Data, make_data
 from isoadapt.model_selection._compare._measure import Measurement, Measurements, measure
@@ -73,8 +73,9 @@ def compare_adapters(
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Labels, or values for a regression.
     adapters : str, estimator, list or dict, default="fast"
-        "fast" are all adapters in closed form or with an exact solver; "all" adds those that are
-        trained by mini-batches; FlowAdapter is left out with a warning if zuko is not installed.
+        "fast" are the adapters in closed form or with an exact solver, except AllButTheTop and
+        ClusterIsotropy, which remove the direction of the classes; "all" adds these and those that
+        are trained by mini-batches, FlowAdapter if zuko is installed.
         Otherwise a name, an estimator with ``fit`` and ``transform``, a list of both, or a dict of
         estimators by name. `head` replaces the head of every adapter. Transformers without a head
         are followed by one that is fitted to their output.
@@ -117,9 +118,9 @@ def compare_adapters(
         Above 0, show a progress bar on a terminal.
     cache : str or path-like, default=None
         Folder to keep the result of each fit in, under a name made from the content of the data and
-        the parameters. A comparison that was stopped goes on from there. It requires an integer
-        `random_state`. Functions and classes count by name: use another folder after a change of
-        their code. The files are pickles: use only folders that you trust.
+        the parameters, functions and classes of yours with the globals that they read. A comparison
+        that was stopped goes on from there. It requires an integer `random_state`. The files are
+        pickles: use only folders that you trust.
 
     Returns
     -------
@@ -177,45 +178,27 @@ def compare_adapters(
     >>> adapters, uses = ["Whitening", "LogitPreservingWhitening"], [Outliers(X + 9)]
     >>> comparison = compare_adapters(X, y, adapters, encoder_saw=False, uses=uses, random_state=0)
     >>> print(comparison.verdict("classify"))
-    On classification, no adapter is shown to change the accuracy, which is ... without one.
+    On classification, none of the adapters raised the accuracy, which is ... without one.
     >>> comparison.best_adapter("classify") is None
     True
     """
     if cache is not None:
         check_seed(cache, random_state)
-    data, n_fit = make_data(
-        X,
-        y,
-        X_test,
-        y_test,
-        head=head,
-        groups=groups,
-        groups_test=groups_test,
-        uses=uses,
-        teacher=teacher,
-    )
+    given = {"groups": groups, "groups_test": groups_test, "uses": uses, "teacher": teacher}
+    data, n_fit = make_data(X, y, X_test, y_test, head=head, **given)
     methods = make_methods(adapters, head, data.task, teacher is not None)
     plan = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=_seed(random_state))
     measured, notes = _run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=cache)
     done = [method for method in methods if method.name in measured]
-    fitted = {
-        method.name: measured[method.name][-1].estimator
-        for method in done
-        if method.kind == ADAPTER
-    }
+    adapters = [method.name for method in done if method.kind == ADAPTER]
+    fitted = {name: measured[name][-1].estimator for name in adapters}
     return Comparison(make_rows(done, measured, data, plan), plan.protocol, fitted, notes)
 
 
 def _seed(random_state: Any) -> int:
     """Integer from a random state; None draws one without NumPy's global generator."""
-    if random_state is None:
-        return int(np.random.default_rng().integers(2**31 - 1000))
-    state = check_random_state(random_state)
     given = isinstance(random_state, int | np.integer)
-    return int(random_state if given else state.randint(2**31 - 1000))
-
-
-# --- the fits -------------------------------------------------------------------------------------
+    return int(random_state if given else make_random_state(random_state).randint(2**31 - 1000))
 
 
 def _run(
@@ -234,47 +217,42 @@ def _run(
         results and results.file((*split, method.columns), method.estimator, repr(method.name))
         for method, split in fits
     ]
-    jobs = Parallel(n_jobs, return_as="generator_unordered")(
-        delayed(_job)(number, method, data, split, files[number])
-        for number, (method, split) in enumerate(fits)
+    jobs = Parallel(n_jobs, return_as="generator")(
+        delayed(_job)(*fit, data, file) for fit, file in zip(fits, files, strict=True)
     )
-    found: list[Measurement | None] = [None] * len(fits)
+    found: list[Measurement] = []
     no_bar = not shows_progress(verbose)
     with (
         tqdm(total=len(fits), unit=" fits", desc="Comparing", disable=no_bar) as bar,
         suppress(KeyboardInterrupt),
     ):
-        for number, measurement in jobs:
-            found[number] = measurement
-            bar.set_postfix_str(fits[number][0].name, refresh=False)
+        for measurement in jobs:
+            found.append(measurement)
             bar.update()
     n = len(splits)
-    return _complete(methods, [found[k : k + n] for k in range(0, len(fits), n)])
+    return _complete(methods, [found[k : k + n] for k in range(0, len(fits), n)], n)
 
 
-def _job(
-    number: int, method: ComparedMethod, data: Data, split: Split, file: Path | None
-) -> tuple[int, Measurement]:
+def _job(method: ComparedMethod, split: Split, data: Data, file: Path | None) -> Measurement:
     """Read a measurement from the cache, or measure and write it there."""
     found = None if file is None else read_result(file, Measurement)
     if found is None:
         found = measure(method, data, split)
         if file is not None and found.error is None:
             write_result(file, found)
-    return number, found
+    return found
 
 
 def _complete(
-    methods: Sequence[ComparedMethod], found: Sequence[Sequence[Measurement | None]]
+    methods: Sequence[ComparedMethod], found: Sequence[Sequence[Measurement]], n: int
 ) -> tuple[Measurements, list[str]]:
-    """Methods that are complete, and notes about failures, interrupts and warnings of fits."""
+    """Methods with n measurements, and notes about failures, interrupts and warnings of fits."""
     measured: Measurements = {}
     notes: list[str] = []
     missing = []
-    for method, own in zip(methods, found, strict=True):
-        done = [each for each in own if each is not None]
+    for method, done in zip(methods, found, strict=True):
         errors = [each.error for each in done if each.error is not None]
-        if len(done) < len(own):
+        if len(done) < n:
             if method.kind != ADAPTER:
                 raise KeyboardInterrupt
             missing.append(method.name)
@@ -285,14 +263,14 @@ def _complete(
             )
         elif errors:
             notes.append(
-                f"{method.name} was left out: {len(errors)} of {len(own)} fits failed, the first "
-                f"with {errors[0]}"
+                f"{method.name} was left out: {len(errors)} of {n} fits failed, the first with "
+                f"{errors[0]}"
             )
         else:
             measured[method.name] = [replace(each, messages=()) for each in done]
             said = Counter(message for each in done for message in each.messages)
             notes += [
-                f"{method.name}: {message} (in {count} of {len(done)} fits)"
+                f"{method.name}: {message} (in {count} of {n} fits)"
                 for message, count in said.items()
             ]
     if missing:

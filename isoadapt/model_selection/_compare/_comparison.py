@@ -10,7 +10,7 @@ from typing import Any
 
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
 from isoadapt.model_selection._compare._uses import USES
-from isoadapt.model_selection._compare._verdict import is_credited, sentence
+from isoadapt.model_selection._compare._verdict import best, is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
 _GEOMETRY = {
@@ -189,51 +189,66 @@ class Comparison:
             raise ValueError(f"use={use!r} is not in this comparison; {choices(use, self.uses)}")
         return [row for row in self.rows if row["use"] == use]
 
-    # --- display -----------------------------------------------------------------------------
-
-    def _tables(self) -> list[_Table]:
+    def _tables(self, full: bool) -> list[_Table]:
+        """One table for each use and, if it is `full`, all columns, the geometry and the cost."""
+        of_uses = [use_table(self._rows_of(use), full=full) for use in self.uses]
+        if not full:
+            return of_uses
         rows = self._rows_of(None)
         geometry = _figures_table("Geometry", _GEOMETRY, rows)
         judged = f"{rows[0]['n_predictions']:,} predictions"
-        task = _figures_table(f"Cost, and figures of {judged}", _TASK, rows)
-        return [*(use_table(self._rows_of(use)) for use in self.uses), geometry, task]
+        return [*of_uses, geometry, _figures_table(f"Cost, and figures of {judged}", _TASK, rows)]
 
-    def __repr__(self) -> str:
+    def _text(self, full: bool) -> str:
         verdict = "\n".join(_wrapped(sentence) for sentence in self.verdict().splitlines())
         tables = (
             f"{title}\n{aligned_table([header, *cells], rule=True)}"
-            for title, header, cells in self._tables()
+            for title, header, cells in self._tables(full)
         )
-        return "\n\n".join([_wrapped(self.protocol), *tables, verdict])
+        return "\n\n".join([verdict, *tables, _wrapped(self.protocol)])
+
+    def __repr__(self) -> str:
+        return self._text(full=False)
 
     def _repr_html_(self) -> str:
-        return f"<div>{self._html_verdict()}{self._html_tables()}</div>"
+        return f"<div>{self._html_verdict()}{self._html_tables(full=False)}</div>"
 
     def _html_verdict(self) -> str:
         return html_paragraphs([*map(self.verdict, self.uses), self.protocol])
 
-    def _html_tables(self) -> str:
-        return "".join(html_table(*table) for table in self._tables())
+    def _html_tables(self, full: bool) -> str:
+        return "".join(html_table(*table) for table in self._tables(full))
 
 
-def use_table(rows: Sequence[dict[str, Any]]) -> _Table:
-    """Scores and differences of a use."""
+def use_table(rows: Sequence[dict[str, Any]], full: bool = True) -> _Table:
+    """Scores and differences of a use, the highest score first; p-values too if it is `full`."""
     use = USES[rows[0]["use"]]
     title = f"{use.phrase}: {use.metric}, {rows[0]['n_units']:,} independent units"
-    header = ["", "score", "95 % interval", "difference", "p Holm", "beyond control", "p Holm"]
-    cells = [
-        [
-            row["adapter"],
-            f"{row['score']:.4f}",
-            f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
-            _number(row["difference"], "+.4f"),
-            _p_value(row["p_holm"]),
-            _number(row["control_difference"], "+.4f"),
-            _p_value(row["control_p_holm"]),
-        ]
-        for row in rows
-    ]
+    header = ["", "score", "95 % interval", "difference"]
+    header += ["p Holm", "beyond control", "p Holm"] * full + [""]
+    cells = []
+    for row in sorted(rows, key=lambda row: -row["score"]):
+        cells.append(
+            [
+                row["adapter"],
+                f"{row['score']:.4f}",
+                f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
+                _number(row["difference"], "+.4f"),
+            ]
+        )
+        if full:
+            cells[-1] += [
+                _p_value(row["p_holm"]),
+                _number(row["control_difference"], "+.4f"),
+                _p_value(row["control_p_holm"]),
+            ]
+        cells[-1].append(_mark(row, rows))
     return title, header, cells
+
+
+def _mark(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """Mark of the adapter that the verdict names."""
+    return "  best" if row is best(rows) else ""
 
 
 def _figures_table(title: str, names: dict[str, str], rows: Sequence[dict[str, Any]]) -> _Table:

@@ -12,8 +12,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from isoadapt._utils.containers import as_matrix, as_values
-from isoadapt.adapters._heads import needs_fit, read_targets
-from isoadapt.geometry._chunks import row_hashes
+from isoadapt._utils.copies import copy_hashes
+from isoadapt.adapters._heads import PROBES, needs_fit, read_targets
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._neighbours import relevant_sets
 from isoadapt.metrics._points import codes_of
@@ -35,6 +35,7 @@ class Data:
     groups: NDArray[Any] | None = None  # of the rows to fit to, which are the first
     sets: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # pairs, queries, documents, …
     ends: NDArray[np.int64] | None = None  # (2, n): rows of the different vectors of pairs
+    texts: NDArray[np.int64] | None = None  # (2, n): texts of pairs, or clusters of these
     scores: Floats | None = None  # (n,): of the pairs
     relevant: Sequence[set[int]] | None = None
     widths: tuple[int, int] | None = None  # columns of the head and of all before the teacher's
@@ -63,10 +64,8 @@ class Data:
 
 def task_of(head: Any) -> str:
     """Return "classify" or "regress", according to the head."""
-    if isinstance(head, str) and head in ("logistic", "ridge"):
-        return "classify" if head == "logistic" else "regress"
-    kind = get_tags(head).estimator_type if hasattr(head, "predict") else None
-    if kind not in ("classifier", "regressor"):
+    kind = get_tags(head).estimator_type if hasattr(head, "predict") else PROBES.get(str(head))
+    if kind not in PROBES.values():
         raise ValueError(
             f"head={head!r} must be 'logistic', 'ridge', a LinearHead or a linear classifier or "
             "regressor of scikit-learn"
@@ -93,18 +92,18 @@ def make_data(
     if groups_test is not None and X_test is None:
         raise ValueError("groups_test was given without X_test: pass the groups of X as groups")
     given = {"X": X, "X_test": X_test} | _given(uses)
-    scores, relevant = given.pop("scores", None), given.pop("relevant", None)
+    scores, relevant, of_texts = (given.pop(k, None) for k in ("scores", "relevant", "groups"))
     sets, widths = _matrices(given, teacher, head)
     n_fit, d = len(sets["X"]), sets["X"].shape[1] if widths is None else widths[0]
     rows, targets, numbers = _rows(sets, (y, y_test), (groups, groups_test), head, task)
     if not needs_fit(head):
         LinearHead.from_estimator(head)._check_width(d)
         LinearHead.from_estimator(head)._targets(targets)  # raises for unknown labels
-    clusters = joined(numbers, row_hashes(rows[:, :d]))
+    clusters = joined(numbers, copy_hashes(rows[:, :d]))
     of_fit = None if groups is None else numbers[:n_fit]
     data = Data(rows, targets, task, clusters, of_fit, sets, widths=widths)
     if scores is not None:
-        data = _with_pairs(data, scores)
+        data = _with_pairs(data, scores, of_texts)
     if relevant is not None:
         found = relevant_sets(relevant, len(sets["queries"]), len(sets["documents"]))
         data = replace(data, relevant=found)
@@ -206,7 +205,7 @@ def _with_teacher(
     return found, (d, width)
 
 
-def _with_pairs(data: Data, scores: Any) -> Data:
+def _with_pairs(data: Data, scores: Any, groups: Any) -> Data:
     """Replace A and B by their different vectors and the numbers of those of each pair."""
     sets = dict(data.sets)
     parts = sets.pop("A"), sets.pop("B")
@@ -219,6 +218,11 @@ def _with_pairs(data: Data, scores: Any) -> Data:
             "score(s): a correlation needs at least 3 pairs and different scores"
         )
     vectors = np.concatenate(parts)
-    _, places, ends = np.unique(row_hashes(vectors), return_index=True, return_inverse=True)
+    _, places, ends = np.unique(copy_hashes(vectors), return_index=True, return_inverse=True)
     sets["pairs"] = vectors[places]
-    return replace(data, sets=sets, ends=ends.reshape(2, -1), scores=checked)
+    texts = ends
+    if groups is not None:
+        names = np.ravel(as_values(groups, "groups of Similarity"), order="F")
+        texts = joined(codes_of(names, len(ends), "groups of Similarity", "A and B")[1], ends)
+    ends, texts = ends.reshape(2, -1), texts.reshape(2, -1)
+    return replace(data, sets=sets, ends=ends, texts=texts, scores=checked)

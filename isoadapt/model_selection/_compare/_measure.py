@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_score
 from sklearn.utils.validation import has_fit_parameter
 
@@ -188,10 +189,9 @@ def placements(inner: Floats, outer: Floats) -> tuple[Floats, Floats]:
 
     Ties count one half. The mean of either is the area under the ROC curve.
     """
-    ordered_in, ordered_out = np.sort(inner), np.sort(outer)
-    above = [np.searchsorted(ordered_out, inner, side=side) for side in ("left", "right")]
-    below = [np.searchsorted(ordered_in, outer, side=side) for side in ("left", "right")]
-    return 1 - (above[0] + above[1]) / 2 / len(outer), (below[0] + below[1]) / 2 / len(inner)
+    n, ranks = len(inner), rankdata(np.concatenate([inner, outer]))
+    outer_below, inner_below = ranks[:n] - rankdata(inner), ranks[n:] - rankdata(outer)
+    return 1 - outer_below / len(outer), inner_below / n
 
 
 def n_changed(before: NDArray[Any], after: NDArray[Any]) -> int:

@@ -16,12 +16,11 @@ from isoadapt._utils.messages import choices
 from isoadapt.adapters import FlowAdapter
 from isoadapt.adapters._heads import fit_head, needs_fit
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS, installed_variants
+from isoadapt.adapters._registry import ADAPTERS, NAMES, VARIANTS, installed_variants
 
 NO_ADAPTER = "no adapter"
 HEAD_REFIT = "head refit only"
 SECOND_PASS = "second pass"
-_TAUGHT = "TeacherReadout"
 
 BASELINE, CONTROL, ADAPTER = "baseline", "control", "adapter"
 HEAD_COLUMNS, ALL_COLUMNS, TEACHER_COLUMNS = "head", "all", "teacher"  # what a method reads
@@ -99,12 +98,6 @@ def make_methods(
     return found + chosen
 
 
-def is_fast(estimator: Any) -> bool:
-    """Whether an adapter is fitted without epochs: in closed form or by the exact solver."""
-    parameters = estimator.get_params(deep=False)
-    return "max_epochs" not in parameters or parameters.get("solver") == "exact"
-
-
 def seeded(estimator: Any, seed: int) -> Any:
     """Clone whose random states are `seed` where they were None."""
     copy = clone(estimator)
@@ -116,17 +109,13 @@ def seeded(estimator: Any, seed: int) -> Any:
     return copy.set_params(**missing)
 
 
-# --- adapters ------------------------------------------------------------------------------------
-
-
 def _choose(adapters: Any, head: Any, teacher: bool) -> dict[str, Any]:
     """Estimators by name."""
     if isinstance(adapters, str) and adapters in ("fast", "all"):
-        variants = installed_variants() if adapters == "all" else VARIANTS
+        fast = [variant for variant in VARIANTS if variant.fast]
+        variants = installed_variants() if adapters == "all" else fast
         made = {variant.name: variant.make(head) for variant in variants}
-        if adapters == "fast":
-            made = {name: each for name, each in made.items() if is_fast(each)}
-        return made | ({_TAUGHT: TeacherReadout()} if teacher else {})
+        return made | ({"TeacherReadout": TeacherReadout()} if teacher else {})
     if isinstance(adapters, Mapping):
         given = {str(name): each for name, each in adapters.items()}
     else:
@@ -154,11 +143,9 @@ def _named(adapter: Any, head: Any) -> tuple[str, Any]:
     for variant in VARIANTS:
         if variant.name == adapter:
             return adapter, variant.make(head)
-    if adapter == _TAUGHT:
-        return adapter, TeacherReadout()
-    name = METHODS.get(adapter, adapter)
-    if name not in METHODS.values():
-        known = ["fast", "all", *METHODS.values(), *(variant.name for variant in VARIANTS)]
+    name = NAMES.get(adapter, adapter)
+    if name not in NAMES.values():
+        known = ["fast", "all", *NAMES.values(), *(variant.name for variant in VARIANTS)]
         raise ValueError(
             f"adapters={adapter!r} is not the name of an adapter; {choices(adapter, known)}"
         )
@@ -173,9 +160,6 @@ def _with_head(template: Any, head: Any, task: str) -> Any:
     if name in estimator.get_params():
         return estimator.set_params(**{name: head})
     return WithHead(head if needs_fit(head) else PROBES[task], estimator)
-
-
-# --- controls ------------------------------------------------------------------------------------
 
 
 def _control(estimator: Any, name: str, known: list[ComparedMethod]) -> ComparedMethod | None:

@@ -15,8 +15,8 @@ from sklearn.model_selection import (
 )
 
 from isoadapt._utils.containers import as_values
+from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import warn
-from isoadapt.geometry._chunks import row_hashes
 from isoadapt.model_selection._compare._data import FEWEST, Data
 from isoadapt.model_selection._compare._methods import HEAD_COLUMNS
 
@@ -55,9 +55,8 @@ class Split(NamedTuple):
 class Plan(NamedTuple):
     """The splits of a comparison and the protocol in words."""
 
-    splits: list[Split]
+    splits: list[Split]  # several in a cross-validation
     protocol: str
-    resampled: bool  # whether the task is judged by a cross-validation
 
 
 def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -> Plan:
@@ -86,13 +85,14 @@ def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -
         "corrected resampled t test for the task, and paired tests of rows, pairs and queries for "
         "other uses."
     )
-    return Plan([*splits, Split(rows, rows[:0], True, seed)], protocol, True)
+    return Plan([*splits, Split(rows, rows[:0], True, seed)], protocol)
 
 
 def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
     """Fit to some rows, and judge on those of others that equal none of them."""
     read = data.of(HEAD_COLUMNS).X
-    known = np.isin(row_hashes(read[test]), row_hashes(read[train]))
+    hashes = copy_hashes(read)
+    known = np.isin(hashes[test], hashes[train])
     counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows that are fitted to"
     test = test[~known]
     if len(test) < FEWEST:
@@ -100,29 +100,19 @@ def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
             f"{counts}, so {len(test)} are left, and at least {FEWEST} are needed: judge on other "
             "rows"
         )
-    _check_targets(data.y[train], data.y[test], data.task)
+    known_labels, judged = (np.unique(data.y[rows]).tolist() for rows in (train, test))
+    if data.task == "classify" and not set(known_labels) & set(judged):
+        raise ValueError(
+            f"the rows to judge on have the labels {judged[:5]}, none of which occurs in y "
+            f"({known_labels[:5]}): use the same labels in both"
+        )
     if known.any():
         warn(f"{counts}, and are left out")
     protocol = (
         f"Fitted to {len(train)} rows and judged on {len(test)} {what}, with paired tests of rows, "
         "pairs and queries."
     )
-    return Plan([Split(train, test, True, seed)], protocol, False)
-
-
-def _check_targets(targets: NDArray[Any], test_targets: NDArray[Any], task: str) -> None:
-    """Raise if no label to judge occurs in those to fit to, or if the values are all equal."""
-    known, judged = np.unique(targets).tolist(), np.unique(test_targets).tolist()
-    if task == "classify" and not set(known) & set(judged):
-        raise ValueError(
-            f"the rows to judge on have the labels {judged[:5]}, none of which occurs in y "
-            f"({known[:5]}): use the same labels in both"
-        )
-    if task == "regress" and not np.ptp(test_targets, axis=0).all():
-        raise ValueError(
-            "the rows to judge on have equal values only, for which R² is not defined: judge on "
-            "rows whose values differ"
-        )
+    return Plan([Split(train, test, True, seed)], protocol)
 
 
 def _mask(encoder_saw: Any, n: int) -> NDArray[np.bool_]:
@@ -149,21 +139,11 @@ def _folds(data: Data, cv: Any, seed: int) -> list[tuple[Rows, Rows]]:
         repeats = [kind(int(cv), shuffle=True, random_state=each) for each in seeds]
         return [pair for repeat in repeats for pair in repeat.split(data.X, y, groups)]
     found = check_cv(cv).split(data.X, y, groups)  # raises for other kinds of values
-    splits = [_disjoint(train, test, len(y)) for train, test in found]
+    rows = np.arange(len(y))
+    splits = [(rows[np.asarray(train)], rows[np.asarray(test)]) for train, test in found]
     if len(splits) < 2:
         raise ValueError(
             f"cv={cv!r} gives {len(splits)} split(s), but at least 2 are needed for a test; to "
             "judge on one set of rows, pass X_test and y_test"
         )
     return splits
-
-
-def _disjoint(train: Any, test: Any, n: int) -> tuple[Rows, Rows]:
-    """Row numbers of one split, also of masks; raise ValueError if some are in both parts."""
-    train, test = (np.arange(n)[np.asarray(each)] for each in (train, test))
-    if len(shared := np.intersect1d(train, test)):
-        raise ValueError(
-            f"cv: a split has {len(shared)} row(s) both for training and for test, such as row "
-            f"{shared[0]}; the judged rows must not be trained on"
-        )
-    return train, test

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import warn
-from isoadapt.geometry._chunks import row_hashes
 from isoadapt.model_selection._compare._data import Data
 from isoadapt.model_selection._compare._measure import Measurement, Measurements, n_changed
 from isoadapt.model_selection._compare._methods import (
@@ -50,7 +50,7 @@ def make_rows(
     methods: Sequence[ComparedMethod], measured: Measurements, data: Data, plan: Plan
 ) -> list[dict[str, Any]]:
     """One row for each use and method."""
-    figures = _figures(methods, measured)
+    figures = _figures(measured)
     rows = []
     for use, tests in _tests(measured, data, plan).items():
         own = [_row(use, method, tests) for method in methods if method.name in tests.evidence]
@@ -67,8 +67,7 @@ def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
     """Score, differences and p-values of a method in a use, before Holm's adjustment."""
     score = tests.interval(method.name)
     reference = SECOND_PASS if use == "index" else NO_ADAPTER
-    same = method.name == reference
-    difference = _UNTESTED if same else tests.difference(method.name, reference)
+    difference = _UNTESTED if method.name == reference else tests.difference(method.name, reference)
     control, beyond = _hardest(method, tests, use)
     return {
         "use": use,
@@ -104,29 +103,22 @@ def _hardest(method: ComparedMethod, tests: Tests, use: str) -> tuple[str | None
     )
 
 
-def _figures(
-    methods: Sequence[ComparedMethod], measured: Measurements
-) -> dict[str, dict[str, Any]]:
+def _figures(measured: Measurements) -> dict[str, dict[str, Any]]:
     """Figures of each method that do not depend on the use, as means over the splits."""
     judged = {name: [m for m in own if m.predictions is not None] for name, own in measured.items()}
     keys = list(dict.fromkeys(key for own in judged.values() for m in own for key in m.figures))
     found: dict[str, dict[str, Any]] = {}
-    for method in methods:
-        own = judged[method.name]
-        figures: dict[str, Any] = {
+    for name, own in judged.items():
+        found[name] = {
             key: float(np.mean([each.figures.get(key, math.nan) for each in own])) for key in keys
         }
-        figures["fit_seconds"] = measured[method.name][-1].figures["fit_seconds"]
         pairs = zip(judged[NO_ADAPTER], own, strict=True)
-        figures["changed_predictions"] = sum(
-            n_changed(before.predictions, after.predictions) for before, after in pairs
-        )
-        figures["n_predictions"] = sum(len(each.predictions) for each in own)
-        found[method.name] = figures
+        found[name] |= {
+            "fit_seconds": measured[name][-1].figures["fit_seconds"],
+            "changed_predictions": sum(n_changed(a.predictions, b.predictions) for a, b in pairs),
+            "n_predictions": sum(len(each.predictions) for each in own),
+        }
     return found
-
-
-# --- the tests of each use -----------------------------------------------------------------------
 
 
 def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
@@ -137,14 +129,14 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
     rows = clusters(labels)
     by_items = partial(_by_items, measured)
     found: dict[str, Tests] = {}
-    if plan.resampled:
+    if len(plan.splits) > 1:
         found[data.task] = _by_splits(measured, splits, rows.shape[0])
     elif data.task == "classify":
         found["classify"] = by_items(lambda own: _accuracy(y, own[0]), rows, mcnemar)
     else:
         found["regress"] = by_items(lambda own: determination(y, own[0].predictions), rows)
-    if data.ends is not None and data.scores is not None:
-        pairs, numbers = linked(data.ends)
+    if data.texts is not None and data.scores is not None:
+        pairs, numbers = linked(data.texts)
         similar = partial(_similarity, scores=data.scores, numbers=numbers)
         found["similarity"] = by_items(similar, pairs)
     if data.relevant is not None:
@@ -156,7 +148,7 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
     if data.task == "classify":
         found["neighbours"] = by_items(lambda own: mean(judged.mean(own, "precision")), rows)
     if "foreign" in data.sets:
-        units = clusters(labels, row_hashes(data.sets["foreign"]))
+        units = clusters(labels, copy_hashes(data.sets["foreign"]))
         found["outliers"] = by_items(judged.ranked, units)
     for use, tests in found.items():
         if not tests.tested:
@@ -205,9 +197,9 @@ def _of_queries(
     sets: Mapping[str, NDArray[Any]], relevant: Sequence[set[int]]
 ) -> NDArray[np.int64]:
     """Clusters (n,): equal queries, and those of the same relevant documents, are in one."""
-    documents_of = row_hashes(sets["documents"])
+    documents_of = copy_hashes(sets["documents"])
     found = [hash(frozenset(documents_of[list(own)].tolist())) for own in relevant]
-    queries = row_hashes(sets["queries"])
+    queries = copy_hashes(sets["queries"])
     return joined(np.arange(len(queries)), queries, np.array(found).view(np.uint64))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isoadapt.model_selection._compare._methods import ADAPTER, BASELINE
+from isoadapt.model_selection._compare._methods import ADAPTER, BASELINE, HEAD_REFIT
 from isoadapt.model_selection._compare._paired_tests import LEVEL
 from isoadapt.model_selection._compare._uses import USES, Wording
 
@@ -34,6 +34,18 @@ def _is_shown(row: Row, difference: str, p_value: str, sign: int) -> bool:
     return row[p_value] <= LEVEL and sign * row[difference] > 0  # False for NaN
 
 
+def best(rows: Sequence[Row]) -> Row | None:
+    """Return the credited adapter to name: one that changes no prediction before equal ones.
+
+    Scores are equal within noise if one lies in the 95 % interval of the other.
+    """
+    credited = sorted(filter(is_credited, rows), key=lambda row: -row["score"])
+    if not credited:
+        return None
+    equal = [row for row in credited if row["score"] >= credited[0]["ci_low"]]
+    return next((row for row in equal if not row["changed_predictions"]), credited[0])
+
+
 def sentence(rows: Sequence[Row]) -> str:
     """Return the verdict on one use from its rows of the table."""
     use = USES[rows[0]["use"]]
@@ -44,15 +56,14 @@ def sentence(rows: Sequence[Row]) -> str:
     better, explained, worse = (
         [row for row in by_score if test(row)] for test in (is_credited, is_explained, is_worse)
     )
-    clauses = []
-    if better:
-        clauses.append(_gain(base, better, use))
+    clauses, named = [], best(rows)
+    if named is not None:
+        clauses.append(_gain(base, better, named, use))
     if explained:
         clauses.append(_no_credit(base, explained, use, bool(better)))
     if not (better or explained):
-        change = "raise" if worse else "change"
         clauses.append(
-            f"no adapter is shown to {change} the {use.metric}, which is "
+            f"none of the adapters raised the {use.metric}, which is "
             f"{base['score']:.3f} without one"
         )
     if worse:
@@ -60,9 +71,9 @@ def sentence(rows: Sequence[Row]) -> str:
         verb = "lower it," if lowest else "lowers it"
         clauses.append(f"{_names(worse)} {verb} {lowest}to {_shown(base, worse[-1])[1]}")
     caution = ""
-    if better and (n_adapters := sum(row["kind"] == ADAPTER for row in rows)) > 1:
+    if named is not None and (n_adapters := sum(row["kind"] == ADAPTER for row in rows)) > 1:
         caution = (
-            f" {_name(better[0])} is the best of {n_adapters} adapters on these rows: expect a "
+            f" {_name(named)} was chosen among {n_adapters} adapters on these rows: expect a "
             "smaller gain on fresh rows, and confirm it there."
         )
     return f"{use.phrase}, {'; '.join(clauses)}.{caution}"
@@ -75,20 +86,22 @@ def _of_index(use: Wording, teacher: Row, *others: Row) -> str:
     return f"{use.phrase}, the {use.metric} of queries is {listed}."
 
 
-def _gain(base: Row, better: Sequence[Row], use: Wording) -> str:
-    best, *others = better
-    before, after = _shown(base, best)
-    text = f"{_name(best)} raises the {use.metric} from {before} to {after}"
-    if best["control"] is not None:
-        score = best["score"] - best["control_difference"]
-        text += f", beyond its control {best['control']!r} ({score:.3f})"
-    changed = best["changed_predictions"]
+def _gain(base: Row, better: Sequence[Row], named: Row, use: Wording) -> str:
+    """Say what the named adapter gains, what the one with the highest score does, and who else."""
+    before, after = _shown(base, named)
+    text = f"{_name(named)} raises the {use.metric} from {before} to {after}"
+    if named["control"] is not None:
+        score = named["score"] - named["control_difference"]
+        text += f", beyond its control {named['control']!r} ({score:.3f}){',' * use.of_vectors}"
     if use.of_vectors:
-        counted = f"{changed} of {best['n_predictions']} predictions"
-        comma = "," if best["control"] is not None else ""
-        text += f"{comma} and changes {counted if changed else 'no prediction'}"
+        text += f" and changes {_changed(named)}"
+    others = [row for row in better if row is not named]
     harmless = [row for row in others if use.of_vectors and not row["changed_predictions"]]
-    if harmless and changed:
+    if named is not better[0]:
+        others.remove(better[0])
+        text += f"; {_name(better[0])} reaches {_shown(base, better[0])[1]}"
+        text += f" and changes {_changed(better[0])}"
+    elif harmless and named["changed_predictions"]:
         others.remove(harmless[0])
         after = _shown(base, harmless[0])[1]
         text += f"; {_name(harmless[0])} raises it to {after} and changes no prediction"
@@ -97,18 +110,25 @@ def _gain(base: Row, better: Sequence[Row], use: Wording) -> str:
     return text
 
 
+def _changed(row: Row) -> str:
+    """Number of changed predictions, in words."""
+    n = row["changed_predictions"]
+    return f"{n} of {row['n_predictions']} predictions" if n else "no prediction"
+
+
 def _no_credit(base: Row, explained: Sequence[Row], use: Wording, after_gain: bool) -> str:
-    best = explained[0]
-    control, score = best["control"], best["score"] - best["control_difference"]
+    """Say which control explains the gains of adapters."""
+    first = explained[0]
+    control, score = first["control"], first["score"] - first["control_difference"]
     if after_gain and len(explained) == 1:
-        return f"the gain of {_name(best)} is not shown to exceed that of {control!r}"
+        return f"the gain of {_name(first)} is not shown to exceed that of {control!r}"
     if after_gain:
         return f"the gains of {_names(explained)} are not shown to exceed those of their controls"
-    before, after = _shown(base, best)
+    before, after = _shown(base, first)
+    alone = "a refitted head" if control == HEAD_REFIT else f"the control {control!r}"
     return (
-        f"no adapter is shown to beat its control: {_name(best)} raises the {use.metric} from "
-        f"{before} to {after}, but the control {control!r} reaches {score:.3f}, so the gain is not "
-        "credited to the adapter"
+        f"{alone} alone raises the {use.metric} from {before} to {score:.3f}, and no adapter is "
+        f"shown to add to it; {_name(first)} reaches {after}"
     )
 
 

@@ -59,7 +59,8 @@ class AdapterSearchCV(GridSearchCV):
         the search, as in its ``fit``. All other steps are fitted within each fold, including those
         that scikit-learn treats as stateless, because a ``FunctionTransformer`` may mix rows. An
         encoder behind such a step encodes again in every fit; give it a cache. Other adapters are
-        admissible and are fitted one at a time.
+        admissible and are fitted one at a time. Candidates with ``random_state=None`` that are
+        trained together share a seed in each fold; GridSearchCV draws one for each fit.
     param_grid : dict or list of dict
         Parameters to try, as for GridSearchCV.
     scoring : str, callable, list, tuple or dict, default=None
@@ -89,9 +90,10 @@ class AdapterSearchCV(GridSearchCV):
         faster.
     cache : str or path-like, default=None
         Folder to keep the results of finished blocks in, under names made from the content of the
-        data and the parameters. A search that was stopped goes on from there, if the same call is
-        made again. It requires integer random states of the adapter, of the other steps and of a
-        splitter that shuffles. The files are pickles: use only folders that you trust.
+        data and the parameters, functions and classes of yours with the globals that they read. A
+        search that was stopped goes on from there, if the same call is made again. It requires
+        integer random states of the adapter, of the other steps and of a splitter that shuffles.
+        The files are pickles: use only folders that you trust.
 
     Attributes
     ----------

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from isoadapt.geometry import _chunks
-from isoadapt.geometry._chunks import row_hashes
+from isoadapt._utils import copies
+from isoadapt._utils.copies import copy_hashes, row_hashes
 
 DTYPES = [np.float16, np.float32, np.float64, np.int8, np.int64, np.bool_]
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, max_side=12)
@@ -30,7 +30,7 @@ def test_a_hash_depends_on_the_row_alone(X, random):
     hashes, wide = row_hashes(X), row_hashes(X.astype(np.float64))
     np.testing.assert_array_equal(row_hashes(np.where(X == 0, -X, X)), hashes)  # -0.0 and 0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_chunks, "_HASHED", random.randrange(1, 40))
+        patch.setattr(copies, "_HASHED", random.randrange(1, 40))
         for kind in (np.asfortranarray, torch.tensor):
             np.testing.assert_array_equal(row_hashes(kind(X[order])), hashes[order])
         np.testing.assert_array_equal(row_hashes(X[order].tolist()), wide[order])
@@ -52,3 +52,23 @@ def test_hashing_needs_little_memory():
     row_hashes(X)
     assert tracemalloc.get_traced_memory()[1] < X.nbytes / 8
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize("d", [2, 3, 40, 384, 3000])
+@pytest.mark.parametrize("change", ["none", "shift", "shifts", "scales"])
+def test_copies_share_a_hash_up_to_rounding_and_other_rows_do_not(d, change):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, d))
+    noise = 0 if change == "scales" else 2e-7  # as float32 rounds
+    again = X + noise * rng.normal(size=X.shape)
+    change = {
+        "none": lambda X: X,
+        "shift": lambda X: X + 1e3,
+        "shifts": lambda X: X + 1e5 * np.arange(d),
+        "scales": lambda X: X * np.where(np.arange(d) == 1, 1e7, 1),
+    }[change]
+    hashes, others = copy_hashes(change(X)), copy_hashes(change(again), change(X).mean(axis=0))
+    assert len(np.unique(hashes)) == len(X) or d < 4
+    assert len(np.unique(hashes)) > 0.98 * len(X)
+    assert (hashes == others).mean() > 0.98
+    np.testing.assert_array_equal(copy_hashes(X[::-1], 0.0)[::-1], copy_hashes(X, 0.0))

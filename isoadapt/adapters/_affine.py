@@ -1,0 +1,119 @@
+"""Adapters that are given: an affine map, or any transformer of scikit-learn."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import _fit_context, clone
+from sklearn.utils._param_validation import HasMethods
+
+from isoadapt._utils.state import own_state
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter
+from isoadapt.adapters._maps import Affine, Floats
+from isoadapt.geometry import Moments
+from isoadapt.heads import LinearHead
+
+
+@dataclass(eq=False, repr=False)
+class AffineAdapter(OnePassAdapter):
+    """Apply a given affine map z = Ah + c.
+
+    ``fit`` learns only the head, if there is one. A map that was computed elsewhere, such as a
+    rotation or a whitening of other data, is exported, merged and compared like any other adapter.
+
+    Parameters
+    ----------
+    matrix : array-like of shape (n_features_out, n_features), default=None
+        The matrix A. None is the identity.
+    offset : array-like of shape (n_features_out,), default=None
+        The offset c. None is zero.
+    <head>
+
+    Attributes
+    ----------
+    map_ : Affine
+        The map.
+    <common>
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt import AffineAdapter, Whitening
+    >>> X = np.random.default_rng(0).normal(size=(500, 8)) * [50, 1, 1, 1, 1, 1, 1, 1] + 3
+    >>> matrix, offset = Whitening().fit(X).to_affine()
+    >>> adapter = AffineAdapter(matrix[:2], offset[:2]).fit(X)
+    >>> adapter.transform(X).shape
+    (500, 2)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **REFIT_CONSTRAINTS,
+        "matrix": ["array-like", None],
+        "offset": ["array-like", None],
+    }
+
+    matrix: ArrayLike | None = None
+    offset: ArrayLike | None = None
+    _: KW_ONLY
+    head: Any = None
+    head_training: str = "refit"
+
+    def _fit_rows(
+        self, X: NDArray[Any], weights: Any, moments: Moments, head: LinearHead | None
+    ) -> dict[str, Any]:
+        d = X.shape[1]
+        matrix = np.eye(d) if self.matrix is None else np.asarray(self.matrix, np.float64)
+        offset = np.zeros(len(matrix)) if self.offset is None else np.asarray(self.offset, float)
+        if matrix.ndim != 2 or matrix.shape[1] != d or offset.shape != matrix.shape[:1]:
+            raise ValueError(
+                f"matrix of shape {matrix.shape} and offset of shape {offset.shape} do not fit X "
+                f"with {d} features: pass (n_features_out, {d}) and (n_features_out,)"
+            )
+        if not (np.isfinite(matrix).all() and np.isfinite(offset).all()):
+            raise ValueError("matrix and offset must be finite")
+        if head is not None:
+            head._check_width(len(matrix))
+        return {"map_": Affine(matrix, offset)}
+
+
+class TransformerMap(NamedTuple):
+    """The map of a fitted transformer of scikit-learn."""
+
+    transformer: Any
+    n_features_out: int
+
+    def __call__(self, X: Floats) -> Floats:
+        return np.asarray(self.transformer.transform(X), dtype=np.float64)
+
+
+@dataclass(eq=False, repr=False)
+class TransformerAdapter(BaseAdapter):
+    """A transformer of scikit-learn with a head, as AdaptedEncoder uses it."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **REFIT_CONSTRAINTS,
+        "transformer": [HasMethods(["fit", "transform"])],
+    }
+    _affine: ClassVar[bool] = False
+    _invertible: ClassVar[bool] = False
+
+    transformer: Any
+    _: KW_ONLY
+    head: Any = None
+    head_training: str = "refit"
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    @own_state()
+    def fit(self, X: "ArrayLike", y: "ArrayLike | None" = None) -> Self:
+        """Fit the transformer to embeddings (n, d), and the head to what it gives."""
+        rows, targets = self._check_fit_input(X, y)
+        fitted = clone(self.transformer).fit(rows, y if targets is None else targets)
+        map_ = TransformerMap(fitted, fitted.transform(rows[:1]).shape[1])
+        refit = self._refits_head()
+        head = self._fit_head(rows, targets, map_=map_) if refit else self._resolve_head(rows, None)
+        return self._set_fitted(map_, head)
+
+    def _needs_y(self) -> bool:
+        return self._refits_head()

@@ -1,0 +1,101 @@
+"""Checkpoints whose own Python code computes the model: what runs is what the files say."""
+
+import json
+
+import numpy as np
+import pytest
+import transformers
+
+from isoadapt import (
+    AdaptedEncoder,
+    EmbeddingCache,
+    LogitPreservingWhitening,
+    TransformerEncoder,
+    load_checkpoint,
+)
+from isoadapt.interop import merge_into_checkpoint, to_sentence_transformer
+from tests.cli.command_line import run, succeed
+from tests.encoders.changes import edit
+from tests.tiny_models import OWN_CODE, TEXTS, logits_of, save_own_code
+
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+
+SENTENCE = {  # files of sentence-transformers; the library computes a prompt
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {
+            "idx": 1,
+            "name": "1",
+            "path": "1_Pooling",
+            "type": "sentence_transformers.models.Pooling",
+        },
+    ],
+    "1_Pooling/config.json": {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True},
+    "config_sentence_transformers.json": {"prompts": {"q": "the "}, "default_prompt_name": "q"},
+}
+
+
+@pytest.mark.parametrize("by_library", [False, True])
+@pytest.mark.parametrize("file", ["modeling_own.py", "layers_own.py"])
+def test_changed_code_runs_and_has_rows_of_its_own(file, by_library, tmp_path):
+    folder = save_own_code(tmp_path / "model", kind="AutoModel")
+    if by_library:
+        pytest.importorskip("sentence_transformers")
+        (folder / "1_Pooling").mkdir()
+        for name, content in SENTENCE.items():
+            (folder / name).write_text(json.dumps(content))
+    cache = EmbeddingCache(tmp_path / "cache")
+    encoder = TransformerEncoder(folder, trust_remote_code=True, cache=cache)
+    before = encoder.transform(TEXTS)
+    changed = OWN_CODE[file].replace("2.0 *", "-2.0 *").replace("= scaled(", "= -scaled(")
+    (folder / file).write_text(changed)
+    np.testing.assert_allclose(encoder.transform(TEXTS), -before, atol=1e-5)
+    (folder / file).write_text(OWN_CODE[file])
+    np.testing.assert_array_equal(encoder.transform(TEXTS), before)
+    assert cache.stats().misses == 2 * len(set(TEXTS))
+
+
+def test_a_configuration_of_transformers_keeps_its_own_class(tmp_path):
+    folder = save_own_code(tmp_path / "model", kind="AutoModel")
+    plain = OWN_CODE["modeling_own.py"].replace(".configuration_own import", "transformers import")
+    (folder / "modeling_own.py").write_text(plain.replace("OwnConfig", "BertConfig"))
+    own = {"AutoModel": "modeling_own.OwnModel"}
+    edit(folder, model_type="bert", architectures=["BertModel"], auto_map=own)
+    trusted = TransformerEncoder(folder, trust_remote_code=True).transform(TEXTS)
+    np.testing.assert_allclose(trusted, 2 * TransformerEncoder(folder).transform(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["whole", "peft"])
+def test_exported_folders_carry_the_code(kind, tmp_path):
+    for package in ("sentence_transformers", "peft"):
+        pytest.importorskip(package)
+    auto, trusted = transformers.AutoModelForSequenceClassification, {"trust_remote_code": True}
+    folder = save_own_code(tmp_path / "model")
+    model = auto.from_pretrained(folder, **trusted).eval()
+    if kind == "peft":
+        import peft
+
+        config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query"], bias="all")
+        model = peft.get_peft_model(model, config).eval()
+        for weights in model.parameters():
+            weights.data.add_(0.1 * weights.requires_grad)
+        folder = tmp_path / "adapter"
+        model.save_pretrained(folder)
+    expected = logits_of(model, TEXTS)
+    encoder, _ = load_checkpoint(folder, **trusted)
+    fitted = AdaptedEncoder(encoder, LogitPreservingWhitening()).fit(TEXTS * 4)
+    merged = merge_into_checkpoint(fitted, folder, tmp_path / "merged")
+    served = to_sentence_transformer(fitted, folder, tmp_path / "served")
+    assert 'SentenceTransformer("served", trust_remote_code=True)' in (
+        served / "README.md"
+    ).read_text("utf-8")
+    for out in (merged, served):
+        assert {file.name for file in out.glob("*.py")} == {*OWN_CODE}
+        found = logits_of(auto.from_pretrained(out, **trusted).eval(), TEXTS)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+    with pytest.raises(ValueError, match="trust_remote_code"):  # which the adapter does not know
+        merge_into_checkpoint(fitted.pipeline_[-1], folder, tmp_path / "other")
+    refused = run("check", served)
+    assert refused.code == 1
+    assert "trust_remote_code" in refused.stdout
+    succeed("check", served, "--trust-remote-code")
