@@ -14,6 +14,7 @@ from docs._ext import api
 
 _ENTRY = re.compile(r"(\s*\w+(?: : |$))?(.*)")  # the name of a parameter or attribute, the rest
 _EXAMPLE = re.compile(r"\]\([./]*/examples/(\w+)\.py\)")
+_RECORD = re.compile(r"\[(benchmarks/[^]]+)\]\([^)]+\)")
 _FITTED_NAME = re.compile(r"``.*?``|`.*?`|(?<![\w.])[a-z]\w*_(?!\w)")
 
 
@@ -33,6 +34,7 @@ def write(folder: Path) -> None:
 def _read_markdown(app: Sphinx, docname: str, source: list[str]) -> None:
     """Lead links to examples to the gallery, and let the lists of the guide order its pages."""
     source[0] = _EXAMPLE.sub(r"](/gallery/\1.rst)", source[0])
+    source[0] = _RECORD.sub(r"`\1`", source[0])  # the site has no page of these files
     if docname == "guide/index":
         for section in source[0].split("\n## ")[1:]:
             pages = "\n".join(re.findall(r"^- \[.*?\]\((\w+)\.md\)", section, re.M))
