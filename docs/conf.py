@@ -16,6 +16,7 @@ version = release = __version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
+    "myst_parser",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "docs._ext.site_pages",
@@ -27,7 +28,11 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!isoadapt).*")]
 default_role = "code"
 
+myst_enable_extensions = ["alert", "dollarmath"]
+myst_heading_anchors = 3
+
 autodoc_typehints = "none"
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "alphabetical"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
@@ -46,6 +51,7 @@ sphinx_gallery_conf = {
 html_theme = "pydata_sphinx_theme"
 html_title = "isoadapt"
 html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "navigation_with_keys": False,

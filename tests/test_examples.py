@@ -17,7 +17,7 @@ from tests.tiny_models import save_model
 @pytest.mark.parametrize(
     ("example", "expected"),
     [
-        ("quickstart", "no penalty: accuracy"),
+        ("quickstart", "after: similarity"),
         ("grid_search", "best: {"),
         ("save_and_load", "same predictions: True"),
         ("own_penalty", "lam=1: IsoScore"),

@@ -1,7 +1,7 @@
 """Run the papers' experiments: `python -m benchmarks.reproduction --suite quick|whole`.
 
 Each finished cell is saved in a file, so that the run can be ended at any time and resumed with the
-same command. docs/reproducing.rst says how to run the whole suite from a commit that stays.
+same command. docs/reproducing.md says how to run the whole suite from a commit that stays.
 """
 
 import argparse

@@ -24,8 +24,8 @@ class Export(NamedTuple):
 
 
 def public_modules() -> list[ModuleType]:
-    """Give isoadapt and every public module or package below it that has an `__all__`."""
-    names = [each.name for each in pkgutil.iter_modules(isoadapt.__path__)]
+    """Give isoadapt and the public modules and packages below it that are used from Python."""
+    names = [each.name for each in pkgutil.iter_modules(isoadapt.__path__) if each.name != "cli"]
     public = [import_module(f"isoadapt.{name}") for name in names if not name.startswith("_")]
     return [isoadapt, *(module for module in public if hasattr(module, "__all__"))]
 

@@ -1,4 +1,4 @@
-"""Which package imports which, drawn from the code as an SVG."""
+"""Which package imports which, drawn from the code: `python -m docs._ext.drawing`."""
 
 import ast
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import isoadapt
 
 Point = tuple[float, float]
 ROOT = Path(isoadapt.__file__).parent
+PICTURE = Path(__file__).parents[1] / "_static" / "imports.svg"
 WIDTH, HEIGHT, BOX_WIDTH, BOX_HEIGHT, MARGIN = 760, 78, 132, 34, 24
 COLOURS = {"box": "#e8eef7", "edge": "#33507a", "text": "#1a2433", "arrow": "#8fa3bf"}
 
@@ -65,7 +66,9 @@ def arranged(rows: list[list[str]], arrows: dict[str, set[str]]) -> list[list[st
 
     def cost(candidate: tuple[tuple[str, ...], ...]) -> tuple[int, float]:
         centres = _centres(candidate)
-        ends = [(centres[name], centres[other]) for name in arrows for other in arrows[name]]
+        ends = [
+            (centres[name], centres[other]) for name in arrows for other in sorted(arrows[name])
+        ]
         hidden = sum(_passes(*pair, centre) for pair in ends for centre in centres.values())
         return hidden, sum(abs(start[0] - end[0]) for start, end in ends)
 
@@ -102,8 +105,9 @@ def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
     }
 
 
-def svg(graph: dict[str, set[str]]) -> str:
+def svg() -> str:
     """Draw the packages, with an arrow from each to those that it imports."""
+    graph = imports_between_packages()
     arrows = reduced(graph)
     rows = arranged(levels(graph), arrows)
     centres = _centres(rows)
@@ -145,3 +149,7 @@ def _box(name: str, x: float, y: float) -> str:
         f'<text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle" fill="{COLOURS["text"]}">'
         f"{name}</text>"
     )
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(svg(), "utf-8")

@@ -1,33 +1,60 @@
-"""A Sphinx extension that writes the pages, tables and the drawing that come from the code."""
+"""A Sphinx extension: the pages of the API reference, and what plain Markdown cannot say."""
 
 import re
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from docutils.nodes import Element
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-from docs._ext import adapter_tables, api, drawing
+from docs._ext import api
 
 _ENTRY = re.compile(r"(\s*\w+(?: : |$))?(.*)")  # the name of a parameter or attribute, the rest
+_EXAMPLE = re.compile(r"\]\([./]*/examples/(\w+)\.py\)")
+_RECORD = re.compile(r"\[(benchmarks/[^]]+)\]\([^)]+\)")
 _FITTED_NAME = re.compile(r"``.*?``|`.*?`|(?<![\w.])[a-z]\w*_(?!\w)")
 
 
 def write(folder: Path) -> None:
-    """Write all generated files below a folder; files that are up to date stay untouched."""
-    files = {f"api/{name}": text for name, text in api.pages().items()}
-    files |= {f"generated/{name}": text for name, text in adapter_tables.tables().items()}
-    files["generated/imports.svg"] = drawing.svg(drawing.imports_between_packages())
-    for name, text in files.items():
+    """Write the pages of the API reference; files that are up to date stay untouched."""
+    pages = api.pages()
+    folder.mkdir(exist_ok=True)
+    for name, text in pages.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
-    for path in (folder / "api").glob("*.rst"):
-        if f"api/{path.name}" not in files:
+    for path in folder.glob("*.rst"):
+        if path.name not in pages:
             path.unlink()
+
+
+def _read_markdown(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Lead links to examples to the gallery, and let the lists of the guide order its pages."""
+    source[0] = _EXAMPLE.sub(r"](/gallery/\1.rst)", source[0])
+    source[0] = _RECORD.sub(r"`\1`", source[0])  # the site has no page of these files
+    if docname == "guide/index":
+        for section in source[0].split("\n## ")[1:]:
+            pages = "\n".join(re.findall(r"^- \[.*?\]\((\w+)\.md\)", section, re.M))
+            caption = section.splitlines()[0]
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
+
+
+def _link_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Lead each exported name that a Markdown page quotes to its page."""
+    if not str(app.env.doc2path(app.env.docname)).endswith(".md"):
+        return
+    paths = {each.name: each.path for each in api.exports()}
+    for literal in [*doctree.findall(nodes.literal)]:
+        path = paths.get(literal.astext())
+        if path and not isinstance(literal.parent, nodes.reference):
+            link = pending_xref(
+                refdomain="py", reftype="obj", reftarget=path, refdoc=app.env.docname
+            )
+            literal.replace_self(link)
+            link += literal
 
 
 def _resolve_alias(
@@ -59,7 +86,9 @@ def _quoted(found: re.Match[str]) -> str:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before Sphinx looks for its sources."""
-    app.connect("builder-inited", lambda app: write(Path(app.srcdir)))
+    app.connect("builder-inited", lambda app: write(Path(app.srcdir) / "api"))
+    app.connect("source-read", _read_markdown)
+    app.connect("doctree-read", _link_names)
     app.connect("missing-reference", _resolve_alias)
     app.connect("autodoc-process-docstring", _quote_fitted_names, priority=100)
     return {"parallel_read_safe": True}

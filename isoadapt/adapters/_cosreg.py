@@ -20,7 +20,7 @@ class CosRegAdapter(WeightedPenaltyAdapter):
 
     Parameters
     ----------
-    <parameters>
+    <linear head>
     lam : float, default=1.0
         Weight λ of the penalty. A positive weight lowers the cosines. 0 is the control without a
         penalty.
@@ -28,6 +28,10 @@ class CosRegAdapter(WeightedPenaltyAdapter):
     Attributes
     ----------
     <attributes>
+
+    Other Parameters
+    ----------------
+    <training>
 
     References
     ----------

@@ -4,7 +4,7 @@ import inspect
 import json
 import textwrap
 
-_TRAINED = """\
+_LINEAR_HEAD = """\
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=<head>
         The linear head that is applied to the adapted embeddings.
 
@@ -20,6 +20,9 @@ _TRAINED = """\
         In a cross-validation, estimators and probes are fitted to the training rows of each fold.
         A frozen head that was fitted to all rows has used the validation rows too, so its scores
         are too high.
+"""
+
+_TRAINING = """\
     balance : {"ema", "cumulative"} or None, default=<balance>
         How the task loss and the penalty are balanced. "ema" scales both to a common size by their
         moving means, "cumulative" by their means over all steps so far, see
@@ -42,7 +45,7 @@ _TRAINED = """\
         after subtracting their mean over the classes, and the squares are summed over the classes.
         Outputs of a regression are in units of the standard deviations of the targets; their
         squares, and those of the logits of a multi-label head, are averaged over the outputs.
-        "auto" estimates the ridge from left-out rows, as :ref:`automatic-ridge` describes.
+        "auto" estimates the ridge from left-out rows, as :doc:`/guide/appendix` describes.
     lr : float or "auto", default=<lr>
         Learning rate of AdamW. "auto" is 0.001. In whitened coordinates with a frozen head, it is
         0.01 for the outputs outside the row space of the head.
@@ -131,7 +134,8 @@ _COMMON = """\
 """
 
 _PARTS = {
-    "parameters": _TRAINED,
+    "linear head": _LINEAR_HEAD,
+    "training": _TRAINING,
     "head": _HEAD,
     "attributes": _MAP + _OF_TRAINED + _HEAD_MAP + _COMMON,
     "moments": _MAP + _OF_MOMENTS + _HEAD_MAP + _COMMON,

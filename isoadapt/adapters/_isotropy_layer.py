@@ -27,10 +27,9 @@ class IsotropyLayer(PenalisedAdapter):
 
     Parameters
     ----------
-    <parameters>
-    bias_corrected : bool, default=True
-        Whether to correct most of the bias of the penalty in small batches. The penalty then needs
-        batches of at least 4 rows; otherwise it needs 3.
+    <linear head>
+    alpha : float, default=0.5
+        Share of the task in the loss, in (0, 1]. 1 is the control without a penalty.
     solver : {"minibatch", "exact"}, default="minibatch"
         "minibatch" is the training of the paper. "exact" computes the limit of that training
         directly: the head's outputs are fitted to the task as far as `ridge` allows, and all
@@ -40,12 +39,17 @@ class IsotropyLayer(PenalisedAdapter):
         mini-batches, such as `balance`, `lr` or `max_epochs`, must keep their defaults or be None.
         Then `history_` has entries with "iteration" and "loss", `n_iter_` is the number of
         iterations, and there is no `best_epoch_`.
-    alpha : float, default=0.5
-        Share of the task in the loss, in (0, 1]. 1 is the control without a penalty.
+    bias_corrected : bool, default=True
+        Whether to correct most of the bias of the penalty in small batches. The penalty then needs
+        batches of at least 4 rows; otherwise it needs 3.
 
     Attributes
     ----------
     <attributes>
+
+    Other Parameters
+    ----------------
+    <training>
 
     Notes
     -----

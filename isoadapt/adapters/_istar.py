@@ -31,16 +31,16 @@ class IStarAdapter(WeightedPenaltyAdapter):
 
     Parameters
     ----------
-    <parameters>
+    <linear head>
     lam : float, default=1.0
         Weight λ of the penalty. A positive weight raises isotropy. A negative weight lowers it,
         which gives the best scores in the paper. 0 is the control without a penalty.
+    zeta : float, default=0.2
+        Weight ζ of Σ_S, in [0, 1].
     bias_corrected : bool, default=False
         Whether to correct most of the bias of the penalty in small batches. With zeta=0 this
         replaces the shrinkage. The penalty then needs batches of at least 4 rows; otherwise it
         needs 3, or 2 with zeta above 0.
-    zeta : float, default=0.2
-        Weight ζ of Σ_S, in [0, 1].
     shrinkage : {"exact", "detached"}, default="exact"
         "exact" uses Σ_S of the current weights in each step, with its gradient. It is AΣAᵀ and
         needs no pass over the rows. Only ‖Σ_S‖² is estimated in most steps, see Notes. "detached"
@@ -50,6 +50,10 @@ class IStarAdapter(WeightedPenaltyAdapter):
     Attributes
     ----------
     <attributes>
+
+    Other Parameters
+    ----------------
+    <training>
 
     Notes
     -----

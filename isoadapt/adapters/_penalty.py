@@ -49,13 +49,17 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
     ----------
     penalty : nn.Module or callable
         The penalty, as described above.
-    <parameters>
+    <linear head>
     lam : float, default=1.0
         Weight of the penalty. 0 is the control without a penalty.
 
     Attributes
     ----------
     <attributes>
+
+    Other Parameters
+    ----------------
+    <training>
 
     Examples
     --------

@@ -32,7 +32,7 @@ class SpectrumControlAdapter(WeightedPenaltyAdapter):
 
     Parameters
     ----------
-    <parameters>
+    <linear head>
     lam : float, default=1.0
         Weight λ >= 0 of the penalty. 0 is the control without a penalty.
     decay : {"polynomial", "exponential"}, default="polynomial"
@@ -41,6 +41,10 @@ class SpectrumControlAdapter(WeightedPenaltyAdapter):
     Attributes
     ----------
     <attributes>
+
+    Other Parameters
+    ----------------
+    <training>
 
     References
     ----------

@@ -30,7 +30,7 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
 
     Parameters
     ----------
-    <parameters>
+    <linear head>
     lam : float, default=1.0
         Weight λ of the persistent entropy. A positive weight raises the entropy. 0 is the control
         without a penalty.
@@ -40,6 +40,10 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
     Attributes
     ----------
     <attributes>
+
+    Other Parameters
+    ----------------
+    <training>
 
     References
     ----------

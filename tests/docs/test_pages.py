@@ -11,15 +11,24 @@ import pytest
 
 import isoadapt
 from docs import picture
-from docs._ext import adapter_tables, api, drawing, results
+from docs._ext import api, drawing
 from isoadapt.adapters._registry import VARIANTS
 from isoadapt.model_selection._compare._paired_tests import clusters, corrected_t, mcnemar, mean
+from tests import stored_results as results
 
 ROOT = Path(__file__).parents[2]
 
 
 def page(name):
-    return " ".join((ROOT / "docs" / "guide" / f"{name}.rst").read_text("utf-8").split())
+    return " ".join((ROOT / "docs" / "guide" / f"{name}.md").read_text("utf-8").split())
+
+
+def tables(name):
+    """Rows of cells of each table of a page of the guide, the heading first."""
+    text = (ROOT / "docs" / "guide" / f"{name}.md").read_text("utf-8")
+    found = [block.splitlines() for block in re.findall(r"(?:^\|.*\n)+", text, re.M)]
+    cells = [[[cell.strip() for cell in row[1:-1].split(" |")] for row in rows] for rows in found]
+    return [[head, *rows] for head, _, *rows in cells]
 
 
 def stored():
@@ -31,8 +40,8 @@ def stored():
 @pytest.mark.parametrize(
     ("checkpoint", "vectors", "column", "said"),
     [
-        ("cola-minilm", "Whitening, head W A⁻¹", "STS-B", "0.713 for :class:`~isoadapt.Whitening`"),
-        ("cola-minilm", "AllButTheTop, logistic head", "STS-B", "0.707 for :class:`~isoadapt.All"),
+        ("cola-minilm", "Whitening, head W A⁻¹", "STS-B", "0.713 for `Whitening`"),
+        ("cola-minilm", "AllButTheTop, logistic head", "STS-B", "0.707 for `AllButTheTop`"),
         ("cola-minilm", 'TeacherReadout, space="head"', "STS-B", "texts the correlation is .791"),
         ("cola-minilm", "TeacherReadout, last layer alone", "STS-B", "last layer alone it is .775"),
         ("cola-minilm", "TeacherReadout", "RTE MRR@10", "search on RTE rises from .754"),
@@ -69,12 +78,10 @@ def test_the_table_of_the_readme():
 
 
 def test_the_tables_of_the_grid_search_page():
-    text = (ROOT / "docs" / "guide" / "grid_search.rst").read_text("utf-8")
-    cells = re.findall(r"\* - (.+)\n((?:     - .+\n)+)", text)
-    rows = {name: re.findall(r"- (.+)", row) for name, row in cells}
+    rows = {name: cells for table in tables("grid_search") for name, *cells in table}
     names = ["lam=0, zeta=0.2", "lam=0.1, zeta=0.2", "lam=10, zeta=0.2"]
-    candidates = {f"``{name}``": ("candidates", name) for name in names}
-    candidates["``lam=0``, the control"] = candidates.pop("``lam=0, zeta=0.2``")
+    candidates = {f"`{name}`": ("candidates", name) for name in names}
+    candidates["`lam=0`, the control"] = candidates.pop("`lam=0, zeta=0.2`")
     exact = {alpha: ("exact", f"alpha={alpha}") for alpha in ("0.1", "0.5", "0.9")}
     tasks = "cola", "mrpc"
     for row, (kind, name) in (candidates | exact).items():
@@ -82,7 +89,7 @@ def test_the_tables_of_the_grid_search_page():
         columns = [f"{task}, {each}" for task in tasks for each in ("accuracy", "IsoScore")]
         assert rows[row] == [f"{results.number(found[column]):.3f}" for column in columns]
     for rule in ('refit="accuracy"', "one standard error", "BestAboveFloor, 0.3"):
-        [shown] = [cells for name, cells in rows.items() if name.replace("``", "") == rule]
+        [shown] = [cells for name, cells in rows.items() if name.replace("`", "") == rule]
         assert shown == list(results.table("rules, cola |")[rule].values())[1:]
 
 
@@ -95,14 +102,13 @@ def p_of_folds(differences, rng):
 
 def test_the_advised_numbers_of_rows_have_a_power_of_80_percent():
     """For each difference, three shares of discordant rows on test rows and in three repeats."""
-    text = (ROOT / "docs" / "guide" / "appendix.rst").read_text("utf-8")
-    rows = re.findall(r"\* - (\d) points?" + r"\s+- ([\d,]+)" * 6, text)
+    [[_, *rows]] = tables("appendix")
     assert len(rows) == 4
     rng = np.random.default_rng(0)
     for points, *cells in (rows[1], rows[3]):
         for place, cell in enumerate(cells):
             share, n = (0.05, 0.10, 0.20)[place % 3], int(cell.replace(",", ""))
-            better = (share + int(points) / 100) / 2
+            better = (share + int(points[0]) / 100) / 2
             found = []
             for _ in range(150):  # the difference of the correctness of two classifiers
                 values = rng.choice([1.0, -1.0, 0.0], size=n, p=[better, share - better, 1 - share])
@@ -113,7 +119,8 @@ def test_the_advised_numbers_of_rows_have_a_power_of_80_percent():
 
 def test_every_exported_name_has_one_page():
     found = [each.name for each in pkgutil.walk_packages(isoadapt.__path__, "isoadapt.")]
-    modules = [isoadapt, *(import_module(name) for name in found if "._" not in name)]
+    used = [name for name in found if "._" not in name and not name.startswith("isoadapt.cli")]
+    modules = [isoadapt, *map(import_module, used)]
     exported = {
         id(getattr(module, name)): name
         for module in modules
@@ -131,10 +138,60 @@ def test_every_exported_name_has_one_page():
     assert ".. automethod:: to_affine\n" in pages["isoadapt.IsotropyLayer.rst"]
 
 
-def test_the_measured_table_has_a_row_for_each_variant():
-    table = adapter_tables.tables()["measured.txt"]
-    assert table.count("\n   * - :class:") == len(VARIANTS)
-    assert results.number(results.table("cola dev, n=")["no adapter"]["accuracy"]) == 0.742
+CONTROLS = ["no adapter", "head refit only", "same layer, no penalty"]
+VECTORS = {
+    "raw": "raw",
+    "centred": "centred",
+    "preserving": "LogitPreservingWhitening, own texts",
+    "same columns": "layers of TeacherReadout, whitened without a teacher",
+    "readout": "TeacherReadout",
+    "teacher": "teacher, logistic head",
+}
+USES = {
+    "similarity: STS-B": "STS-B",
+    "search: RTE": "RTE MRR@10",
+    "search in the teacher's index": "teacher's index, MRR@10",
+    "paraphrase found first": "MRPC recall@1",
+    "similarity from 1 bit": "1 bit, sign",
+    "the same, split at the median": "1 bit, median",
+    "outliers": "outliers, AUROC",
+    "hubness": "hubness",
+    "neighbours of the same class": "same class, precision@10",
+    "own task": "own task",
+    "predictions changed": "changed",
+}
+CLASSIFIERS = {
+    "CoLA": "cola-minilm",
+    "MRPC": "mrpc-minilm",
+    "SST-2": "sst2-minilm",
+    "CoLA, three layers": "cola-l3",
+    "twelve classes": "phenomenon-12-minilm",
+}
+
+
+def test_the_tables_of_the_results_page_are_those_of_the_benchmarks():
+    uses, *by_use, _, measured = tables("results")
+    (_, *vectors), *rows = uses
+    assert len(rows) == len(USES)
+    for label, *cells in rows:
+        [column] = [USES[start] for start in USES if label.startswith(start)]
+        found = [stored()["cola-minilm", VECTORS[each]][column] for each in vectors]
+        assert cells == [cell.split(" ±")[0] for cell in found]
+    columns = [USES[each] for each in (*[*USES][:2], "outliers", "neighbours of the same class")]
+    for column, ((_, *vectors), *rows) in zip(columns, by_use, strict=True):
+        assert [name for name, *_ in rows] == [*CLASSIFIERS]
+        for name, *cells in rows:
+            found = [stored()[CLASSIFIERS[name], VECTORS[each]][column] for each in vectors]
+            assert cells == [cell.split(" ±")[0] for cell in found]
+    (_, *columns), *rows = measured
+    assert [name.replace("`", "") for name, *_ in rows] == [
+        *CONTROLS,
+        *(each.name for each in VARIANTS),
+    ]
+    known = results.table("cola dev, n=")
+    for name, *cells in rows:
+        row = known.get(name.replace("`", ""), dict.fromkeys(columns, "not measured"))
+        assert cells == [row[each.removeprefix("IsoScore, ")] for each in columns]
 
 
 def test_the_drawing_has_every_package_below_those_it_imports():
@@ -142,7 +199,8 @@ def test_the_drawing_has_every_package_below_those_it_imports():
     rows = {name: i for i, row in enumerate(drawing.levels(graph)) for name in row}
     assert rows.keys() == graph.keys()
     assert all(rows[name] > rows[other] for name in graph for other in graph[name])
-    assert all(f">{name}</text>" in drawing.svg(graph) for name in graph)
+    if drawing.PICTURE.read_text("utf-8") != drawing.svg():
+        pytest.fail("the imports changed: run python -m docs._ext.drawing")
 
 
 def test_the_picture_of_the_readme_shows_the_stored_figures():

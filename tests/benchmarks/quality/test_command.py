@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks._store import HELD, locked
 from benchmarks.quality import __main__ as command
-from docs._ext.results import RESULTS
+from tests.stored_results import RESULTS
 
 
 @pytest.fixture

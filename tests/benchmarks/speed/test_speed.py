@@ -8,9 +8,9 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks.speed import _harness, gpu
 from benchmarks.speed._harness import compare
-from docs._ext.results import RESULTS
 from isoadapt.encoders import release
 from tests.pretended_cuda import UNAVAILABLE, pretended_cuda
+from tests.stored_results import RESULTS
 
 
 def test_compare_alternates_after_a_warm_up(monkeypatch):

@@ -1,9 +1,9 @@
-"""Tables of benchmarks/RESULTS.md as data, so that pages and pictures show stored figures."""
+"""Tables of benchmarks/RESULTS.md as data, with which tests compare the figures of pages."""
 
 from itertools import takewhile
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "RESULTS.md"
 
 
 def table(start: str) -> dict[str, dict[str, str]]:
