@@ -1,5 +1,6 @@
 """Implementation of ``isoadapt audit``."""
 
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -91,8 +92,8 @@ def _command(report: "IsotropyReport", head: bool, source: Source) -> list[str]:
     from isoadapt.metrics._report_text import repair
 
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
-    paths = f"--on {source.path} --model {source.model} --out my-adapter"
-    return [f"  isoadapt fit {name} {paths}" for name in names]
+    paths = ["--on", str(source.path), "--model", str(source.model), "--out", "my-adapter"]
+    return [f"  {shlex.join(['isoadapt', 'fit', name, *paths])}" for name in names]
 
 
 def _check_number(rows: Any, source: Source) -> None:
