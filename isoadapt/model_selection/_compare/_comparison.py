@@ -223,7 +223,7 @@ class Comparison:
 def use_table(rows: Sequence[dict[str, Any]], full: bool = True) -> _Table:
     """Scores and differences of a use, the highest score first; p-values too if it is `full`."""
     use = USES[rows[0]["use"]]
-    title = f"{use.phrase}: {use.metric}, {rows[0]['n_units']:,} independent units"
+    title = f"{use.phrase}: {use.metric}, n = {rows[0]['n_units']:,}"
     header = ["", "score", "95 % interval", "difference"]
     header += ["p Holm", "beyond control", "p Holm"] * full + [""]
     cells = []
