@@ -74,8 +74,17 @@ class Backbone:
 
     @cached_property
     def _headless(self) -> Any:
-        """The classifier without its head, shared by all batches."""
-        return without_head(self.model)
+        """The classifier with its head replaced by Identity, shared by all batches.
+
+        A decoder without a padding token refuses batches, because it cannot distinguish padding
+        from text. The copy therefore has the padding token -1 and reads the last position of each
+        row, which is correct if all rows have the same length.
+        """
+        network = eval_copy(self.model, {find_last_linear(self.model): nn.Identity()})
+        if network.config.pad_token_id is None:
+            network.config = copy.copy(network.config)
+            network.config.pad_token_id = -1
+        return network
 
     @cached_property
     def _base(self) -> Any:
@@ -241,21 +250,6 @@ def is_classifier(model: Any) -> bool:
     return any(CLASSIFIES in cls.__name__ for cls in type(model).__mro__)
 
 
-def without_head(model: Any) -> Any:
-    """Copy a classifier in evaluation mode with its head replaced by Identity.
-
-    The "logits" of the copy are the input of the head. A decoder without a padding token refuses
-    batches, because it cannot distinguish padding from text. The copy therefore has the padding
-    token -1 and reads the last position of each row, which is correct if all rows have the same
-    length.
-    """
-    network = eval_copy(model, {find_last_linear(model): nn.Identity()})
-    if network.config.pad_token_id is None:
-        network.config = copy.copy(network.config)
-        network.config.pad_token_id = -1
-    return network
-
-
 def position_limit(model: Any) -> int | None:
     """Return the number of tokens that the model has learned positions for, or None.
 
@@ -265,9 +259,8 @@ def position_limit(model: Any) -> int | None:
     limits = []
     for name, module in model.named_modules():
         if hasattr(module, "padding_idx") and _POSITION_TABLE.search(name.rpartition(".")[2]):
-            offset = 0 if module.padding_idx is None else module.padding_idx + 1
-            own_offset = getattr(module, "offset", None)
-            limits.append(
-                len(module.weight) - (own_offset if isinstance(own_offset, int) else offset)
-            )
+            offset = getattr(module, "offset", None)
+            if not isinstance(offset, int):
+                offset = 0 if module.padding_idx is None else module.padding_idx + 1
+            limits.append(len(module.weight) - offset)
     return min(limits, default=None)

@@ -7,6 +7,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_scalar
@@ -95,7 +96,7 @@ class LayerReport(Sequence[LayerFigures]):
         layers = [asdict(figures) for figures in self]
         return {"n_texts": self.n_texts, "n_features": self.n_features, "layers": layers}
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """Return the report as a table.
 
         Returns
@@ -103,8 +104,6 @@ class LayerReport(Sequence[LayerFigures]):
         pandas.DataFrame
             Table with one row for each layer and the number of the layer as index.
         """
-        import pandas as pd
-
         return pd.DataFrame(self.to_dict()["layers"]).set_index("layer")
 
     def __str__(self) -> str:

@@ -1,6 +1,5 @@
 """Loading of models into one store for the whole process, and models that the user holds."""
 
-import os
 import sys
 import threading
 import warnings
@@ -28,7 +27,6 @@ from isoadapt.encoders._folder import (
     base_folder,
     check_begins_with_transformer,
     check_files,
-    checkpoint_folder,
     download,
     fingerprint,
     read_object,
@@ -65,25 +63,17 @@ _PREFIX = "base_model.model."  # of the names in the files of PEFT
 
 
 def stored_backbone(
-    model: str | os.PathLike[str],
-    *,
-    head: bool,
-    revision: str | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    trust_remote_code: bool,
+    folder: Path, head: bool, dtype: torch.dtype, device: torch.device, code: bool
 ) -> Backbone:
-    """Return the model of a folder or name on the Hub from the store, loading it if necessary.
+    """Return the model of a folder from the store, loading it if necessary.
 
     `head` says whether a classifier head is needed; a head that the checkpoint names is loaded
-    anyway. A checkpoint that is not found, incomplete or damaged raises OSError. Weights that are
-    missing or do not fit raise ValueError.
+    anyway. A checkpoint that is incomplete or damaged raises OSError, and one whose weights are
+    missing or do not fit ValueError. `code` says whether its own code may be executed.
     """
-    with _LOCK:
-        folder = checkpoint_folder(model, revision, trust_remote_code)
-        head = head or holds_classifier(folder)
-        key = (fingerprint(folder), dtype, device, head, trust_remote_code)
-        return stored(key, lambda: _load(folder, head, dtype, device, trust_remote_code))
+    head = head or holds_classifier(folder)
+    key = (fingerprint(folder), head, dtype, device, code)
+    return stored(key, lambda: _load(folder, head, dtype, device, code))
 
 
 def stored(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
