@@ -208,8 +208,7 @@ def compare(
         bool, typer.Option("--with-texts", help="Show the texts as tooltips in the --html file.")
     ] = False,
     full: Annotated[
-        bool,
-        typer.Option("--all", help="Print p-values, geometry, cost and further figures too."),
+        bool, typer.Option("--all", help="Print p-values, geometry, cost and further figures too.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -57,10 +57,7 @@ def _audit_texts(
     from isoadapt.metrics._report_text import table
 
     encoder = TransformerEncoder(
-        source.model,
-        pooling=source.pooling,
-        max_length=source.max_length,
-        verbose=console.verbose,
+        source.model, pooling=source.pooling, max_length=source.max_length, verbose=console.verbose
     )
     warn_if_exported(encoder)
     line, truncation = _measure_truncation(encoder, rows)

@@ -201,7 +201,7 @@ def layer_report(
     if distinct.sum() < (least := 3 * report.n_features):
         warn(
             f"{distinct.sum()} different texts are fewer than {least} = 3 × n_features: "
-            "the plain IsoScore can be far too low; use the bias-corrected one, or more texts",
+            "the plain IsoScore can be far too low; use the bias-corrected one, or more texts"
         )
     return report
 

@@ -33,21 +33,9 @@ from isoadapt.encoders._folder import (
     tokenizer_folder,
     transformer_folder,
 )
-from isoadapt.encoders._kinds import (
-    Shapes,
-    check_task,
-    holds_classifier,
-    model_class,
-    saved_shapes,
-)
+from isoadapt.encoders._kinds import Shapes, check_task, holds_classifier, model_class, saved_shapes
 from isoadapt.encoders._live import check_live, unwrapped
-from isoadapt.encoders._loading import (
-    check_use,
-    check_weights,
-    checked_read,
-    read_config,
-    use_code,
-)
+from isoadapt.encoders._loading import check_use, check_weights, checked_read, read_config, use_code
 from isoadapt.encoders._sentence import live_kind
 
 DTYPES = {
