@@ -208,20 +208,18 @@ def layer_report(
 
 def _whole_texts(opened: Opened, texts: Texts, max_tokens: int) -> Tokens:
     """Return the tokens of as many texts, from the first on, as have at most `max_tokens`."""
-    n_texts = n_tokens = 0
-    while n_texts < len(texts):
-        block = texts.take(range(n_texts, min(n_texts + _BLOCK, len(texts))))
+    n_texts, n_tokens = 0, np.int64(0)
+    for start in range(0, len(texts), _BLOCK):
+        block = texts.take(range(start, min(start + _BLOCK, len(texts))))
         ends = n_tokens + _in_text_order(opened.tokens(block)).cumsum()
-        fitting = int(np.searchsorted(ends, max_tokens, side="right"))
-        if n_texts == fitting == 0:
-            raise ValueError(
-                f"max_tokens={max_tokens} is not enough for the first text, which has {ends[0]} "
-                "tokens: raise it, or lower the encoder's max_length"
-            )
-        n_texts += fitting
-        if fitting < len(ends):
+        n_texts, n_tokens = n_texts + int((ends <= max_tokens).sum()), ends[-1]
+        if n_tokens > max_tokens:
             break
-        n_tokens = ends[-1]
+    if not n_texts:
+        raise ValueError(
+            f"max_tokens={max_tokens} is not enough for the first text, which has {ends[0]} "
+            "tokens: raise it, or lower the encoder's max_length"
+        )
     return opened.tokens(texts.take(range(n_texts)))
 
 
@@ -275,12 +273,9 @@ def _read(
         mask = batch["attention_mask"].bool()
         return torch.stack([states[mask].float() for states in output.hidden_states])
 
-    for rows, states in embed_batches(
-        [tokens],
-        embed,
-        batch_tokens=token_budget(opened.batch_tokens, device),
-        equal_lengths=replace(opened, pooling=Pooling(("mean",)), layer=-1).equal_lengths,
-    ):
+    budget = token_budget(opened.batch_tokens, device)
+    alone = replace(opened, pooling=Pooling(("mean",)), layer=-1).equal_lengths
+    for rows, states in embed_batches([tokens], embed, budget, alone):
         places = [np.arange(at, at + n) for at, n in zip(first[rows], lengths[rows], strict=True)]
         layers = layers or [_Layer(each, int(slots.max()) + 1) for each in states]
         for layer, each in zip(layers, states, strict=True):

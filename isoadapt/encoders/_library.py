@@ -98,7 +98,7 @@ def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
     `source` is a folder or a live model, and `encoder` the TransformerEncoder whose parameters are
     applied.
     """
-    live = is_sentence_transformer(source)
+    live, code = is_sentence_transformer(source), encoder.trust_remote_code
     if not live and (not isinstance(source, Path) or holds_classifier(source)):
         return None
     if (live_pooling(source) if live else sentence_pooling(source)) != Pooling((LIBRARY,)):
@@ -113,8 +113,7 @@ def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
         for weights in islice(source.parameters(), 1):
             check_placed(weights, encoder.device, encoder.dtype)
         return LibraryEncoder(eval_copy(source), "the live SentenceTransformer")
-    settings = resolve_device(encoder.device), DTYPES[encoder.dtype], max_length
-    settings += (encoder.trust_remote_code,)
+    settings = resolve_device(encoder.device), DTYPES[encoder.dtype], max_length, code
     model = stored((LIBRARY, fingerprint(source), *settings), lambda: _load(source, *settings))
     return LibraryEncoder(model, f"model={str(source)!r}")
 

@@ -109,35 +109,23 @@ def _load(
     if head:
         check_task(weights)
     read = partial(checked_read, folder)
-    options = {"local_files_only": True, "trust_remote_code": code}
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": code}
     kind = read("weights", lambda: model_class(weights, head))
     with quiet(), torch.random.fork_rng(devices=[]):
         config = read_config(weights, **options)
         if code:
             read("code", lambda: use_code(weights, kind))
-        tokenizer = read(
-            "tokenizer",
-            lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options),
-        )
-        adapter = (
-            {}
-            if base is None
-            else read("adapter", lambda: saved_shapes([folder / PEFT_WEIGHTS], _PREFIX))
-        )
+        load = transformers.AutoTokenizer.from_pretrained
+        tokenizer = read("tokenizer", partial(load, tokenizer_dir, **options))
+        adapter: Shapes = {}
+        if base is not None:
+            adapter = read("adapter", lambda: saved_shapes([folder / PEFT_WEIGHTS], _PREFIX))
         if head and adapter:
             config.num_labels = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
-        model, report = read(
-            "weights",
-            lambda: getattr(transformers, kind).from_pretrained(
-                weights,
-                config=config,
-                dtype=dtype,
-                use_safetensors=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below
-                **options,
-            ),
-        )
+        options |= {"config": config, "dtype": dtype, "use_safetensors": True}
+        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported below
+        load = getattr(transformers, kind).from_pretrained
+        model, report = read("weights", partial(load, weights, **options))
         check_weights(folder, model, report, adapter, head)
         model = model if base is None else _merged(model, folder, adapter)
     model = in_memory(model.to(device).eval())

@@ -28,6 +28,7 @@ from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
     EXPORTED,
     HEAD_INPUT,
+    OF_STATES,
     READOUT,
     PoolingSetting,
     needs_head,
@@ -130,11 +131,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
     _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - scikit-learn's convention
         "model": "no_validation",
-        "pooling": [
-            StrOptions({"auto", HEAD_INPUT, EXPORTED, READOUT, "cls", "mean", "max"}),
-            list,
-            tuple,
-        ],
+        "pooling": [StrOptions({"auto", HEAD_INPUT, EXPORTED, READOUT, *OF_STATES}), list, tuple],
         "layer": [Integral],
         "max_length": [Interval(Integral, 1, None, closed="left"), None],
         "batch_tokens": [Interval(Integral, 1, None, closed="left")],
