@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt.encoders._kinds import CLASSIFIES, check_unnamed_head
-from isoadapt.encoders._live import refuse_peft, unwrapped
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
     READOUT,
@@ -31,6 +30,7 @@ from isoadapt.encoders._sentence import UNLIMITED, live_pooling, sentence_poolin
 
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
+_WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel")
 _READOUT_COLUMNS = 4096  # of pooling="readout" at most
 _PROCESSES: set[int] = set()  # that have used models: this one and those it was forked from
 _LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
@@ -222,6 +222,22 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
         return copies[module]
 
     return copied(model)
+
+
+def unwrapped(module: Any) -> Any:
+    """Return the module inside torch.compile, DataParallel and DistributedDataParallel."""
+    while type(module).__module__.startswith("torch.") and type(module).__name__ in _WRAPPERS:
+        module = getattr(module, "_orig_mod", None) or module.module
+    return module
+
+
+def refuse_peft(model: Any) -> None:
+    """Raise ValueError for a live PeftModel."""
+    if hasattr(model, "merge_and_unload"):
+        raise ValueError(
+            f"{type(model).__name__} wraps a model in PEFT layers; pass the merged model, "
+            "copy.deepcopy(model).merge_and_unload()"
+        )
 
 
 def find_last_linear(model: Any) -> nn.Linear:

@@ -262,7 +262,7 @@ def _read(
     backbone, layers = opened.backbone, list[_Layer]()
     device = backbone.model.device
     lengths = _in_text_order(tokens)
-    first = lengths.cumsum() - lengths
+    slots_of = slots.split(lengths.tolist())
 
     @torch.inference_mode()
     def embed(batch: dict[str, Tensor]) -> Tensor:
@@ -276,10 +276,10 @@ def _read(
     budget = token_budget(opened.batch_tokens, device)
     alone = replace(opened, pooling=Pooling(("mean",)), layer=-1).equal_lengths
     for rows, states in embed_batches([tokens], embed, budget, alone):
-        places = [np.arange(at, at + n) for at, n in zip(first[rows], lengths[rows], strict=True)]
+        own = torch.cat([slots_of[row] for row in rows])
         layers = layers or [_Layer(each, int(slots.max()) + 1) for each in states]
         for layer, each in zip(layers, states, strict=True):
-            layer.update(each, slots[np.concatenate(places)], lengths[rows], distinct[rows])
+            layer.update(each, own, lengths[rows], distinct[rows])
         progress(len(rows))
     return layers
 

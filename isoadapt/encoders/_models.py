@@ -20,6 +20,7 @@ from isoadapt.encoders._backbone import (
     find_last_linear,
     keep_to_one_thread_after_fork,
     live_backbone,
+    unwrapped,
 )
 from isoadapt.encoders._folder import (
     PEFT_CONFIG,
@@ -34,8 +35,14 @@ from isoadapt.encoders._folder import (
     transformer_folder,
 )
 from isoadapt.encoders._kinds import Shapes, check_task, holds_classifier, model_class, saved_shapes
-from isoadapt.encoders._live import check_live, unwrapped
-from isoadapt.encoders._loading import check_use, check_weights, checked_read, read_config, use_code
+from isoadapt.encoders._loading import (
+    check_live,
+    check_use,
+    check_weights,
+    checked_read,
+    read_config,
+    use_code,
+)
 from isoadapt.encoders._sentence import live_kind
 
 DTYPES = {
@@ -227,30 +234,25 @@ def is_sentence_transformer(model: Any) -> bool:
     return library is not None and isinstance(model, library.SentenceTransformer)
 
 
-def live_parts(model: Any) -> tuple[Any, Any]:
-    """Return the transformer and the tokenizer of a live model; raise TypeError if it has none."""
-    if is_sentence_transformer(model):
-        first: Any = next(iter(model), None)
-        if live_kind(first) == "Transformer":
-            return first.auto_model, first.tokenizer
-        raise TypeError(
-            f"model is a SentenceTransformer that begins with {live_kind(first)} instead of a "
-            "Transformer module: choose pooling='auto'"
-        )
-    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
-        return model
-    raise TypeError(
-        f"model is a {type(model).__name__}; pass a folder, a name on the Hugging Face Hub, a "
-        "SentenceTransformer, or a tuple (model, tokenizer)"
-    )
-
-
 def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
     """Wrap a live model after checking its kind, device and dtype."""
-    model = unwrapped(model)
-    network, tokenizer = map(unwrapped, live_parts(model))
-    check_live(network, tokenizer)
+    parts = model = unwrapped(model)
     sentence = model if is_sentence_transformer(model) else None
+    if sentence is not None:
+        first: Any = next(iter(model), None)
+        if live_kind(first) != "Transformer":
+            raise TypeError(
+                f"model is a SentenceTransformer that begins with {live_kind(first)} instead of a "
+                "Transformer module: choose pooling='auto'"
+            )
+        parts = first.auto_model, first.tokenizer
+    elif not (isinstance(model, tuple) and len(model) == 2):
+        raise TypeError(
+            f"model is a {type(model).__name__}; pass a folder, a name on the Hugging Face Hub, a "
+            "SentenceTransformer, or a tuple (model, tokenizer)"
+        )
+    network, tokenizer = map(unwrapped, parts)
+    check_live(network, tokenizer)
     backbone = check_use(live_backbone(network, tokenizer, sentence))
     check_placed(backbone.model, device, dtype)
     return backbone
