@@ -223,11 +223,10 @@ def compare(
 
     if with_texts and page is None:
         raise WrongUsage("--with-texts is about the file of --html FILE: give this option too")
-    rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
-    console = Console(as_json, quiet)
-    outputs = (out, console, page, with_texts)
-    options = _compare.Run(encoder_saw, jobs, cache, *outputs, teacher, full)
-    _compare.compare(model, rows, adapters or [], options)
+    rows = (table, test, pairs, foreign, columns(text), label, max_length, teacher)
+    outputs = (out, page, with_texts, full, Console(as_json, quiet))
+    options = _compare.Run(model, *rows, encoder_saw, jobs, cache, *outputs)
+    _compare.compare(adapters or [], options)
 
 
 @app.command(cls=SettingsCommand)

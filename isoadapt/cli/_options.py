@@ -306,17 +306,6 @@ def each_alone(texts: Sequence[Any], path: Path) -> list[str]:
     return [text for column in zip(*texts, strict=True) for text in column]
 
 
-def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
-    """Return what an adapter folder records about the rows of the fit."""
-    names = ", ".join(path.name for path in (source.path, *source.more))
-    data: dict[str, Any] = {"source": names, "rows": n_rows}
-    if source.teacher is not None:
-        data["teacher"] = source.teacher
-    if source.separately:
-        data["pairs"] = "separately"
-    return data
-
-
 def recorded_model(given: Path | None, recorded: Any) -> Path:
     """Return the checkpoint that was given, or else the one that an adapter folder records."""
     if given is None and (recorded is None or not Path(recorded).is_dir()):
