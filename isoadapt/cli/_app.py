@@ -25,6 +25,7 @@ from isoadapt.cli._options import (
     SettingsCommand,
     Source,
     Table,
+    Teacher,
     Text,
     WrongUsage,
     check_exist,
@@ -172,13 +173,7 @@ def compare(
             "Default: fast."
         ),
     ] = None,
-    teacher: Annotated[
-        str | None,
-        typer.Option(
-            help="Encoder whose vectors teacher-readout learns, such as the base model before "
-            "fine-tuning. fast and all then have teacher-readout too."
-        ),
-    ] = None,
+    teacher: Teacher = None,
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
@@ -301,13 +296,7 @@ def fit(
         str | None,
         typer.Option(help="Checkpoint that embeds the texts. Its head is the adapter's head."),
     ] = None,
-    teacher: Annotated[
-        str | None,
-        typer.Option(
-            help="For teacher-readout: the encoder whose vectors it learns, such as that before "
-            "fine-tuning. Its own maximum length applies to it."
-        ),
-    ] = None,
+    teacher: Teacher = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(

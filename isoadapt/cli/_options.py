@@ -41,6 +41,13 @@ Separately = Annotated[
         "as pairs: the rows of the first column, then those of the second. Labels are not used.",
     ),
 ]
+Teacher = Annotated[
+    str | None,
+    typer.Option(
+        help="For teacher-readout: the encoder whose vectors it learns, such as the base model "
+        "before fine-tuning. Its own maximum length applies to it."
+    ),
+]
 Label = Annotated[str | None, typer.Option(help="Column of labels. Default: label.")]
 MaxLength = Annotated[int | None, typer.Option(help="Maximum number of tokens of a text.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
