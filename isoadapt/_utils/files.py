@@ -65,7 +65,7 @@ def check_output_folder(
     name: str = "output_folder",
     model: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Return the path of `folder`, in a folder that exists then, or raise OSError if it is in use."""
+    """Return the path of `folder`, whose parent is made; raise OSError if it must not be used."""
     target, shown = Path(folder).expanduser().resolve(), f"{name}={str(folder)!r}"
     wrong = ""
     if target.exists() and not target.is_dir():
