@@ -3,7 +3,9 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from pandas.util import hash_array
 
 from isoadapt._utils.containers import as_array
 
@@ -11,7 +13,6 @@ _DIFFERENT = 0.8  # share of different rows from which on the other rows are tak
 _SAMPLED = 31  # entries of a row whose median gives their usual size
 _BLOCK = 2**20  # entries that are converted to float64 at a time
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
-_MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)]  # of the generator SplitMix64
 
 
 @np.errstate(over="ignore", invalid="ignore")  # where it happens, the rows are refused later
@@ -47,22 +48,14 @@ def row_hashes(X: ArrayLike) -> NDArray[np.uint64]:
     size = max(1, _HASHED // max(1, d))
     for start in range(0, n, size):
         chunk = np.ascontiguousarray(rows[start : start + size] + rows.dtype.type(0))  # no -0.0
-        mixed = chunk.view(f"u{rows.dtype.itemsize}") + offsets
-        for shift, factor in _MIX:
-            mixed ^= mixed >> np.uint64(shift)
-            mixed *= np.uint64(factor)
-        hashes[start : start + size] = mixed.sum(1)
+        bits = chunk.view(f"u{rows.dtype.itemsize}") + offsets
+        hashes[start : start + size] = hash_array(bits.ravel()).reshape(bits.shape).sum(1)
     return hashes
 
 
 def first_of_equal(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Mask (n,) of the rows that equal no earlier one, from their hashes."""
-    ordered = np.sort(hashes)
-    if (ordered[1:] != ordered[:-1]).all():  # else np.unique takes several times their memory
-        return np.ones(len(hashes), bool)
-    mask = np.zeros(len(hashes), bool)
-    mask[np.unique(hashes, return_index=True)[1]] = True
-    return mask
+    return ~pd.Series(hashes).duplicated().to_numpy()
 
 
 def are_copies(n_different: float, n: float) -> bool:

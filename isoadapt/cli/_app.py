@@ -25,6 +25,7 @@ from isoadapt.cli._options import (
     SettingsCommand,
     Source,
     Table,
+    Teacher,
     Text,
     WrongUsage,
     check_exist,
@@ -172,13 +173,7 @@ def compare(
             "Default: fast."
         ),
     ] = None,
-    teacher: Annotated[
-        str | None,
-        typer.Option(
-            help="Encoder whose vectors teacher-readout learns, such as the base model before "
-            "fine-tuning. fast and all then have teacher-readout too."
-        ),
-    ] = None,
+    teacher: Teacher = None,
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
@@ -208,8 +203,7 @@ def compare(
         bool, typer.Option("--with-texts", help="Show the texts as tooltips in the --html file.")
     ] = False,
     full: Annotated[
-        bool,
-        typer.Option("--all", help="Print p-values, geometry, cost and further figures too."),
+        bool, typer.Option("--all", help="Print p-values, geometry, cost and further figures too.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -224,11 +218,10 @@ def compare(
 
     if with_texts and page is None:
         raise WrongUsage("--with-texts is about the file of --html FILE: give this option too")
-    rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
-    console = Console(as_json, quiet)
-    outputs = (out, console, page, with_texts)
-    options = _compare.Run(encoder_saw, jobs, cache, *outputs, teacher, full)
-    _compare.compare(model, rows, adapters or [], options)
+    rows = (table, test, pairs, foreign, columns(text), label, max_length, teacher)
+    outputs = (out, page, with_texts, full, Console(as_json, quiet))
+    options = _compare.Run(model, *rows, encoder_saw, jobs, cache, *outputs)
+    _compare.compare(adapters or [], options)
 
 
 @app.command(cls=SettingsCommand)
@@ -303,13 +296,7 @@ def fit(
         str | None,
         typer.Option(help="Checkpoint that embeds the texts. Its head is the adapter's head."),
     ] = None,
-    teacher: Annotated[
-        str | None,
-        typer.Option(
-            help="For teacher-readout: the encoder whose vectors it learns, such as that before "
-            "fine-tuning. Its own maximum length applies to it."
-        ),
-    ] = None,
+    teacher: Teacher = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(

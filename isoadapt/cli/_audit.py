@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from isoadapt import TransformerEncoder
     from isoadapt.metrics import IsotropyReport
 
-_FEWEST = 4  # rows; the corrected IsoScore is not defined for fewer
-
 
 def audit(source: Source, layers: bool, full: bool, console: Console) -> None:
     """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
@@ -34,7 +32,6 @@ def _audit_matrix(
     """Describe a matrix of embeddings."""
     has_label = source.label is not None
     X, labels = read_rows(source, with_labels=has_label, mapped=True)
-    _check_number(X, source)
 
     from isoadapt.metrics import isotropy_report
     from isoadapt.metrics._report_text import table
@@ -48,8 +45,6 @@ def _audit_texts(
 ) -> tuple[str, dict[str, Any]]:
     """Describe the embeddings of texts."""
     rows, labels = cast(Any, source.table)
-    if not layers:
-        _check_number(rows, source)
 
     from isoadapt import TransformerEncoder
     from isoadapt.encoders import layer_report
@@ -58,10 +53,7 @@ def _audit_texts(
     from isoadapt.metrics._report_text import table
 
     encoder = TransformerEncoder(
-        source.model,
-        pooling=source.pooling,
-        max_length=source.max_length,
-        verbose=console.verbose,
+        source.model, pooling=source.pooling, max_length=source.max_length, verbose=console.verbose
     )
     warn_if_exported(encoder)
     line, truncation = _measure_truncation(encoder, rows)
@@ -94,14 +86,6 @@ def _command(report: "IsotropyReport", head: bool, source: Source) -> list[str]:
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
     paths = ["--on", str(source.path), "--model", str(source.model), "--out", "my-adapter"]
     return [f"  {shlex.join(['isoadapt', 'fit', name, *paths])}" for name in names]
-
-
-def _check_number(rows: Any, source: Source) -> None:
-    if len(rows) < _FEWEST:
-        raise ValueError(
-            f"{source.path} holds {len(rows)} row(s), but at least {_FEWEST} are needed: name a "
-            "file with more texts or embeddings"
-        )
 
 
 def _plain(report: "IsotropyReport", head: bool | None, pooled: bool) -> dict[str, Any]:

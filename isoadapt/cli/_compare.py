@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isoadapt._utils.files import check_writable
+from isoadapt._utils.files import writable_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import choices
 from isoadapt.adapters._registry import METHODS, NAMES, VARIANTS
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Rows(NamedTuple):
-    """The tables of a comparison, and the columns to read."""
+class Run(NamedTuple):
+    """What a comparison reads, how it is run, and what it prints and writes."""
 
+    model: str
     table: Path
     test: Path | None
     pairs: Path | None
@@ -25,20 +26,15 @@ class Rows(NamedTuple):
     text: tuple[str, ...] | None  # one column, or two of pairs; None finds them by name
     label: str | None  # None means "label"
     max_length: int | None
-
-
-class Run(NamedTuple):
-    """How a comparison is run, and what it prints and writes."""
-
+    teacher: str | None  # encoder whose vectors TeacherReadout learns
     encoder_saw: bool | None
     jobs: int | None
     cache: Path | None
     out: Path | None
+    page: Path | None  # HTML file
+    with_texts: bool  # whether the page holds texts of the tables
+    full: bool  # whether all figures are printed
     console: Console
-    page: Path | None = None  # HTML file
-    with_texts: bool = False  # whether the page holds texts of the tables
-    teacher: str | None = None  # encoder whose vectors TeacherReadout learns
-    full: bool = False  # whether all figures are printed
 
 
 class Tables(NamedTuple):
@@ -50,37 +46,38 @@ class Tables(NamedTuple):
     files: list[str]  # name and digest of each table
 
 
-def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
+def compare(adapters: list[str], options: Run) -> None:
     """Read the tables, embed the texts, compare the adapters, and print the comparison."""
-    chosen = _check_usage(rows, adapters, options)
-    check_exist([rows.table, rows.test, rows.pairs, rows.foreign], [model, options.teacher])
+    chosen = _check_usage(adapters, options)
+    files = [options.table, options.test, options.pairs, options.foreign]
+    check_exist(files, [options.model, options.teacher])
     console = options.console
     out, page = (path and path.expanduser() for path in (options.out, options.page))
     with console.notes():
         if out is not None:
-            check_writable(out)
+            writable_folder(out)
         if page is not None:
             import_optional("matplotlib", feature="--html", extra="plot")
-            check_writable(page.parent)
-        tables = _read(rows)
-        if options.encoder_saw is None and rows.test is None:
+            writable_folder(page.parent)
+        tables = _read(options)
+        if options.encoder_saw is None and options.test is None:
             console.say(
-                f"If the encoder was trained on {rows.table}, this cannot tell whether an adapter "
-                "helps: end it and name rows that it has not seen with --test"
+                f"If the encoder was trained on {options.table}, this cannot tell whether an "
+                "adapter helps: end it and name rows that it has not seen with --test"
             )
 
         from isoadapt.cli._comparison import run  # here, because it imports torch
 
-        interrupted = run(model, rows, tables, chosen, options._replace(out=out, page=page))
+        interrupted = run(tables, chosen, options._replace(out=out, page=page))
     if interrupted:
         raise KeyboardInterrupt
 
 
-def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
+def _check_usage(adapters: list[str], options: Run) -> Any:
     """Return the adapters to compare; raise WrongUsage for options that exclude each other."""
-    if options.encoder_saw and rows.test is None:
+    if options.encoder_saw and options.test is None:
         raise WrongUsage(
-            f"--encoder-saw: the encoder was trained on {rows.table}, so other rows must be "
+            f"--encoder-saw: the encoder was trained on {options.table}, so other rows must be "
             "judged: name a table that it has not seen with --test"
         )
     page = options.page
@@ -99,7 +96,7 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
     return adapters[0] if adapters in (["fast"], ["all"]) else adapters or "fast"
 
 
-def _read(rows: Rows) -> Tables:
+def _read(rows: Run) -> Tables:
     """Read all tables."""
     from isoadapt.datasets import load_table
 

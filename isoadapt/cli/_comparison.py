@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from isoadapt import TeacherReadout, TransformerEncoder
-from isoadapt._utils.files import atomic_path, writable_folder
+from isoadapt._utils.files import atomic_path
 from isoadapt.adapters._heads import head_for
-from isoadapt.cli._compare import Rows, Run, Tables
-from isoadapt.cli._options import Console, Source, data_to_record
+from isoadapt.cli._compare import Run, Tables
+from isoadapt.cli._options import Console
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.interop import save_adapter
 from isoadapt.metrics import isotropy_report
@@ -25,10 +25,10 @@ _DRAWN = 1_000  # rows on a map
 Vectors = dict[str, NDArray[Any]]  # (n, d) of each set of texts
 
 
-def run(model: str, rows: Rows, tables: Tables, adapters: Any, options: Run) -> bool:
+def run(tables: Tables, adapters: Any, options: Run) -> bool:
     """Embed the texts, compare, print and write; return whether the comparison was interrupted."""
-    console = options.console
-    encoder = TransformerEncoder(model, max_length=rows.max_length, verbose=console.verbose)
+    model, length, console = options.model, options.max_length, options.console
+    encoder = TransformerEncoder(model, max_length=length, verbose=console.verbose)
     wide, taught = encoder, None  # the encoder of all columns, and what TeacherReadout learns
     if options.teacher is not None:
         wide = clone(encoder).set_params(pooling=READOUT)
@@ -37,7 +37,7 @@ def run(model: str, rows: Rows, tables: Tables, adapters: Any, options: Run) -> 
     vectors = _encode(wide, tables, model, console)
     comparison = _compare(encoder, tables, vectors, taught, adapters, options)
     if options.out is not None:
-        data = data_to_record(Source(rows.table, max_length=rows.max_length), len(vectors["X"]))
+        data = {"source": options.table.name, "rows": len(vectors["X"])}
         _save(comparison, encoder, wide, data, options.out, console)
     if options.page is not None:
         _write_page(options.page, options, comparison, tables, vectors, encoder)
@@ -106,7 +106,7 @@ def _save(
     console: Console,
 ) -> None:
     """Write the comparison as JSON, and the best adapter of each use, if there is one."""
-    with atomic_path(writable_folder(out) / "comparison.json") as temporary:
+    with atomic_path(out / "comparison.json") as temporary:
         temporary.write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", "utf-8")
     for use in comparison.uses:
         best = comparison.best_adapter(use)
@@ -158,7 +158,6 @@ def _write_page(
         displays[f"Map before and after {best[-1]}"] = EmbeddingMapDisplay.from_embeddings(
             own[rows], adapted(best[-1]), colours
         )
-    writable_folder(page.parent)
     write_report(
         page,
         comparison=comparison,

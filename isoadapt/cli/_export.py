@@ -6,11 +6,7 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt.cli._options import Console, recorded_model
 from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.interop import (
-    export_onnx,
-    merge_into_checkpoint,
-    to_sentence_transformer,
-)
+from isoadapt.interop import export_onnx, merge_into_checkpoint, to_sentence_transformer
 from isoadapt.interop._folder import read_folder
 from isoadapt.interop._loaders import check_loader
 from isoadapt.interop._pipeline import take_apart

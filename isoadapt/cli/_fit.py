@@ -16,15 +16,7 @@ from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES
-from isoadapt.cli._options import (
-    TITLES,
-    Console,
-    Source,
-    WrongUsage,
-    data_to_record,
-    read_rows,
-    read_settings,
-)
+from isoadapt.cli._options import TITLES, Console, Source, WrongUsage, read_rows, read_settings
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._points import main_figures
 
@@ -63,7 +55,7 @@ def fit(
             adapter,
             out,
             base_model=_model_to_record(source),
-            data=data_to_record(source, len(X)),
+            data=_data_to_record(source, len(X)),
             metrics={f"{name} ({rows})": metrics[name] for name in metrics if metrics[name]},
             overwrite=overwrite,
         )
@@ -94,6 +86,14 @@ def _model_to_record(source: Source) -> Any:
     if source.is_matrix():
         return model
     return TransformerEncoder(model, pooling=source.pooling, max_length=source.max_length)
+
+
+def _data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
+    """Return what an adapter folder records about the rows of the fit."""
+    names = ", ".join(path.name for path in (source.path, *source.more))
+    data = {"source": names, "rows": n_rows, "teacher": source.teacher}
+    data["pairs"] = "separately" if source.separately else None
+    return {name: value for name, value in data.items() if value is not None}
 
 
 def _ask_for_labels(adapter: BaseAdapter, source: Source) -> str:

@@ -41,6 +41,13 @@ Separately = Annotated[
         "as pairs: the rows of the first column, then those of the second. Labels are not used.",
     ),
 ]
+Teacher = Annotated[
+    str | None,
+    typer.Option(
+        help="For teacher-readout: the encoder whose vectors it learns, such as the base model "
+        "before fine-tuning. Its own maximum length applies to it."
+    ),
+]
 Label = Annotated[str | None, typer.Option(help="Column of labels. Default: label.")]
 MaxLength = Annotated[int | None, typer.Option(help="Maximum number of tokens of a text.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -304,17 +311,6 @@ def each_alone(texts: Sequence[Any], path: Path) -> list[str]:
             "it, or name two columns with --text A,B"
         )
     return [text for column in zip(*texts, strict=True) for text in column]
-
-
-def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
-    """Return what an adapter folder records about the rows of the fit."""
-    names = ", ".join(path.name for path in (source.path, *source.more))
-    data: dict[str, Any] = {"source": names, "rows": n_rows}
-    if source.teacher is not None:
-        data["teacher"] = source.teacher
-    if source.separately:
-        data["pairs"] = "separately"
-    return data
 
 
 def recorded_model(given: Path | None, recorded: Any) -> Path:

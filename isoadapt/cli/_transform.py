@@ -11,13 +11,7 @@ from sklearn.pipeline import Pipeline
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
-from isoadapt.cli._options import (
-    Console,
-    Source,
-    WrongUsage,
-    read_rows,
-    recorded_model,
-)
+from isoadapt.cli._options import Console, Source, WrongUsage, read_rows, recorded_model
 from isoadapt.interop._folder import read_folder
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._reference import check_vectors

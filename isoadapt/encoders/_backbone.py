@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt.encoders._kinds import CLASSIFIES, check_unnamed_head
-from isoadapt.encoders._live import refuse_peft, unwrapped
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
     READOUT,
@@ -31,6 +30,7 @@ from isoadapt.encoders._sentence import UNLIMITED, live_pooling, sentence_poolin
 
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
+_WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel")
 _READOUT_COLUMNS = 4096  # of pooling="readout" at most
 _PROCESSES: set[int] = set()  # that have used models: this one and those it was forked from
 _LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
@@ -74,8 +74,17 @@ class Backbone:
 
     @cached_property
     def _headless(self) -> Any:
-        """The classifier without its head, shared by all batches."""
-        return without_head(self.model)
+        """The classifier with its head replaced by Identity, shared by all batches.
+
+        A decoder without a padding token refuses batches, because it cannot distinguish padding
+        from text. The copy therefore has the padding token -1 and reads the last position of each
+        row, which is correct if all rows have the same length.
+        """
+        network = eval_copy(self.model, {find_last_linear(self.model): nn.Identity()})
+        if network.config.pad_token_id is None:
+            network.config = copy.copy(network.config)
+            network.config.pad_token_id = -1
+        return network
 
     @cached_property
     def _base(self) -> Any:
@@ -215,6 +224,22 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
     return copied(model)
 
 
+def unwrapped(module: Any) -> Any:
+    """Return the module inside torch.compile, DataParallel and DistributedDataParallel."""
+    while type(module).__module__.startswith("torch.") and type(module).__name__ in _WRAPPERS:
+        module = getattr(module, "_orig_mod", None) or module.module
+    return module
+
+
+def refuse_peft(model: Any) -> None:
+    """Raise ValueError for a live PeftModel."""
+    if hasattr(model, "merge_and_unload"):
+        raise ValueError(
+            f"{type(model).__name__} wraps a model in PEFT layers; pass the merged model, "
+            "copy.deepcopy(model).merge_and_unload()"
+        )
+
+
 def find_last_linear(model: Any) -> nn.Linear:
     """Find the classifier head: the last Linear outside the base model with num_labels outputs."""
     refuse_peft(model)
@@ -241,21 +266,6 @@ def is_classifier(model: Any) -> bool:
     return any(CLASSIFIES in cls.__name__ for cls in type(model).__mro__)
 
 
-def without_head(model: Any) -> Any:
-    """Copy a classifier in evaluation mode with its head replaced by Identity.
-
-    The "logits" of the copy are the input of the head. A decoder without a padding token refuses
-    batches, because it cannot distinguish padding from text. The copy therefore has the padding
-    token -1 and reads the last position of each row, which is correct if all rows have the same
-    length.
-    """
-    network = eval_copy(model, {find_last_linear(model): nn.Identity()})
-    if network.config.pad_token_id is None:
-        network.config = copy.copy(network.config)
-        network.config.pad_token_id = -1
-    return network
-
-
 def position_limit(model: Any) -> int | None:
     """Return the number of tokens that the model has learned positions for, or None.
 
@@ -265,9 +275,8 @@ def position_limit(model: Any) -> int | None:
     limits = []
     for name, module in model.named_modules():
         if hasattr(module, "padding_idx") and _POSITION_TABLE.search(name.rpartition(".")[2]):
-            offset = 0 if module.padding_idx is None else module.padding_idx + 1
-            own_offset = getattr(module, "offset", None)
-            limits.append(
-                len(module.weight) - (own_offset if isinstance(own_offset, int) else offset)
-            )
+            offset = getattr(module, "offset", None)
+            if not isinstance(offset, int):
+                offset = 0 if module.padding_idx is None else module.padding_idx + 1
+            limits.append(len(module.weight) - offset)
     return min(limits, default=None)

@@ -1,7 +1,7 @@
 """Tokens to vectors: batches with a token budget, and the forward pass."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,14 @@ _CPU_TOKENS_PER_THREAD = 512
 PAIR = Texts(["It was far.", "It was far, and then the road ran on under the trees by a river."])
 
 
+Embed = Callable[[dict[str, Tensor]], Tensor]
+Batch = tuple[NDArray[np.int64], Tensor]  # the numbers of its inputs (B,), and what Embed returned
+
+
 def embed_batches(
-    blocks: Iterable[Tokens],
-    embed: Callable[[dict[str, Tensor]], Tensor],
-    *,
-    batch_tokens: int,
-    equal_lengths: bool,
-) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-    """Yield for each batch the numbers of its inputs (B,) and what `embed` returns for it.
+    blocks: Iterable[Tokens], embed: Embed, batch_tokens: int, equal_lengths: bool
+) -> Iterator[Batch]:
+    """Yield the batches of blocks of tokens.
 
     `batch_tokens` includes padding and is halved whenever the device runs out of memory. If a
     single row does not fit, torch.OutOfMemoryError is raised.
@@ -47,22 +47,15 @@ def embed_batches(
             start = stop
 
 
-def run_batches(
-    blocks: Generator[Tokens, None, None],
-    embed: Callable[[dict[str, Tensor]], Tensor],
-    out: NDArray[np.float32],
-    *,
-    batch_tokens: int,
-    equal_lengths: bool,
-    progress: Callable[[int], Any],
+def write_vectors(
+    batches: Iterable[Batch], out: NDArray[np.float32], progress: Callable[[int], Any]
 ) -> None:
-    """Embed every row and write the vectors (n, d) to `out` in the order of the inputs.
+    """Write the vectors of batches to `out` (n, d), and give `progress` the number of rows done.
 
-    Results are copied from the device in groups, so that an asynchronous device does not wait after
-    each batch. `blocks` is closed at the end, also after an error. `progress` is called with the
-    number of rows done.
+    They are copied from the device in groups, so that an asynchronous device does not wait after
+    each batch.
     """
-    held: list[tuple[NDArray[np.int64], Tensor]] = []
+    held: list[Batch] = []
 
     def fetch() -> None:
         """Copy the vectors that are still on the device to `out`."""
@@ -70,16 +63,13 @@ def run_batches(
             out[rows] = vectors.cpu().numpy()
         held.clear()
 
-    with closing(blocks):  # ends the thread of the generator
-        for rows, vectors in embed_batches(
-            blocks, embed, batch_tokens=batch_tokens, equal_lengths=equal_lengths
-        ):
-            # A copy, because a view would keep all hidden states in memory.
-            held.append((rows, vectors.to(torch.float32, copy=True)))
-            progress(len(rows))
-            if len(held) >= _HELD:
-                fetch()
-        fetch()
+    for rows, vectors in batches:
+        # A copy, because a view would keep all hidden states in memory.
+        held.append((rows, vectors.to(torch.float32, copy=True)))
+        progress(len(rows))
+        if len(held) >= _HELD:
+            fetch()
+    fetch()
 
 
 def to_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:

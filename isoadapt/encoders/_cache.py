@@ -68,13 +68,6 @@ class CacheStats(NamedTuple):
     size: int  # bytes of the file that are in use
 
 
-class CacheCheck(NamedTuple):
-    """Result of checking a cache."""
-
-    rows: int  # vectors checked
-    problems: tuple[str, ...]  # descriptions; empty if there are none
-
-
 @dataclass(frozen=True)
 class EmbeddingCache:
     """Store embeddings on disk, shared by encoders, threads and processes.
@@ -150,37 +143,6 @@ class EmbeddingCache:
     def clear(self) -> None:
         """Delete all vectors and counts; processes that use the cache go on with an empty one."""
         self._run(lambda database: database.executescript(_CLEAR))
-
-    def verify(self) -> CacheCheck:
-        """Check the structure of the file and the checksum of every vector.
-
-        This takes about a second for 100,000 vectors of 384 numbers. Damaged vectors are deleted.
-        A damaged file is kept beside a new one, with a warning.
-
-        Returns
-        -------
-        CacheCheck
-            Named tuple (rows, problems): the number of vectors checked, and a tuple of strings that
-            describe problems, empty if there are none.
-        """
-
-        def check(database: sqlite3.Connection) -> tuple[int, list[tuple[int]]]:
-            database.execute("BEGIN")
-            for (text,) in database.execute("PRAGMA integrity_check"):
-                if text != b"ok":
-                    raise sqlite3.DatabaseError(text.decode(errors="replace"))
-            rows = database.execute("SELECT id, key, content FROM rows")
-            wrong = [(row,) for row, key, content in rows if not _is_sound(key, content)]
-            (n,) = database.execute("SELECT count(*) FROM rows").fetchone()
-            database.commit()
-            database.executemany("DELETE FROM rows WHERE id = ?", wrong)
-            return n, wrong
-
-        file = self._file()
-        n, wrong = self._run(check)
-        if self._file() != file:
-            return CacheCheck(n, (f"the file {str(file)!r} is damaged",))
-        return CacheCheck(n, tuple(f"the checksum of vector {row} was wrong" for (row,) in wrong))
 
     def _read(self, keys: Iterable[bytes]) -> dict[bytes, NDArray[np.float32]]:
         """Return the vectors (d,) of those keys that are stored, and count hits."""

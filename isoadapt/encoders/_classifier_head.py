@@ -1,6 +1,6 @@
 """The classifier head of a loaded model, and the layers between hidden states and this head."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,12 +86,7 @@ def _check_logits(backbone: Backbone, head: nn.Linear) -> None:
         )
 
 
-class _Call(NamedTuple):
-    """One call of a layer whose output holds one vector for each text."""
-
-    layer: nn.Module
-    given: Tensor  # (B, d)
-    result: Tensor  # (B, d')
+_Call = tuple[nn.Module, Tensor, Tensor]  # a layer, and the vectors (B, d) that it took and gave
 
 
 @torch.inference_mode()
@@ -108,17 +103,16 @@ def head_path(backbone: Backbone) -> tuple[Pooling, int]:
         for mode in MODES if hidden.shape[:2] == mask.shape else ():  # unlike Funnel
             if _equal(Pooling((mode,))(hidden, mask), target):
                 return Pooling((mode,), steps), hidden.shape[-1]
-        numbers = reversed(range(len(calls)))
-        pairs = ((number, activation()) for number in numbers for activation in ACTIVATIONS)
-        given = (pair for pair in pairs if _equal(pair[1](calls[pair[0]].result), target))
-        number, last = next(given, (None, None))
-        if number is None or last is None:
+        pairs = ((i, last()) for i in reversed(range(len(calls))) for last in ACTIVATIONS)
+        found = next((pair for pair in pairs if _equal(pair[1](calls[pair[0]][2]), target)), None)
+        if found is None:
             raise ValueError(
                 "it is not a pooling of hidden states followed by Linear and LayerNorm layers with "
                 f"the activations {', '.join(cls.__name__ for cls in ACTIVATIONS)}"
             )
-        steps = (calls[number].layer, last, *steps)
-        calls, target = calls[:number], calls[number].given
+        number, last = found
+        layer, target, _ = calls[number]
+        steps, calls = (layer, last, *steps), calls[:number]
 
 
 def _record(backbone: Backbone) -> tuple[Tensor, list[_Call], Tensor, Tensor]:
@@ -136,7 +130,7 @@ def _record(backbone: Backbone) -> tuple[Tensor, list[_Call], Tensor, Tensor]:
 
     def keep_call(module: nn.Module, given: Any, output: Any) -> None:
         if output.ndim == 2 and len(output) == len(batch["input_ids"]):
-            calls.append(_Call(module, given[0], output))
+            calls.append((module, given[0], output))
 
     network.base_model.register_forward_hook(keep_states)
     for module in network.modules():

@@ -50,17 +50,10 @@ def download(name: str, revision: str | None, code: bool) -> Path:
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options | {"disable": True})
 
-    patterns = [f"*{suffix}" for suffix in _FILES if code or suffix != ".py"]
+    options: dict[str, Any] = {"ignore_patterns": ["onnx/*", "openvino/*"], "tqdm_class": Hidden}
+    options["allow_patterns"] = [f"*{suffix}" for suffix in _FILES if code or suffix != ".py"]
     try:
-        return Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                allow_patterns=patterns,
-                ignore_patterns=["onnx/*", "openvino/*"],
-                tqdm_class=Hidden,
-            )
-        )
+        return Path(snapshot_download(name, revision=revision, **options))
     except (OSError, ValueError) as error:
         raise OSError(
             f"model={name!r} is not a folder, and downloading it from the Hugging Face Hub failed "

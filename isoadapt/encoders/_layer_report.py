@@ -7,6 +7,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_scalar
@@ -95,7 +96,7 @@ class LayerReport(Sequence[LayerFigures]):
         layers = [asdict(figures) for figures in self]
         return {"n_texts": self.n_texts, "n_features": self.n_features, "layers": layers}
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """Return the report as a table.
 
         Returns
@@ -103,8 +104,6 @@ class LayerReport(Sequence[LayerFigures]):
         pandas.DataFrame
             Table with one row for each layer and the number of the layer as index.
         """
-        import pandas as pd
-
         return pd.DataFrame(self.to_dict()["layers"]).set_index("layer")
 
     def __str__(self) -> str:
@@ -202,27 +201,25 @@ def layer_report(
     if distinct.sum() < (least := 3 * report.n_features):
         warn(
             f"{distinct.sum()} different texts are fewer than {least} = 3 × n_features: "
-            "the plain IsoScore can be far too low; use the bias-corrected one, or more texts",
+            "the plain IsoScore can be far too low; use the bias-corrected one, or more texts"
         )
     return report
 
 
 def _whole_texts(opened: Opened, texts: Texts, max_tokens: int) -> Tokens:
     """Return the tokens of as many texts, from the first on, as have at most `max_tokens`."""
-    n_texts = n_tokens = 0
-    while n_texts < len(texts):
-        block = texts.take(range(n_texts, min(n_texts + _BLOCK, len(texts))))
+    n_texts, n_tokens = 0, np.int64(0)
+    for start in range(0, len(texts), _BLOCK):
+        block = texts.take(range(start, min(start + _BLOCK, len(texts))))
         ends = n_tokens + _in_text_order(opened.tokens(block)).cumsum()
-        fitting = int(np.searchsorted(ends, max_tokens, side="right"))
-        if n_texts == fitting == 0:
-            raise ValueError(
-                f"max_tokens={max_tokens} is not enough for the first text, which has {ends[0]} "
-                "tokens: raise it, or lower the encoder's max_length"
-            )
-        n_texts += fitting
-        if fitting < len(ends):
+        n_texts, n_tokens = n_texts + int((ends <= max_tokens).sum()), ends[-1]
+        if n_tokens > max_tokens:
             break
-        n_tokens = ends[-1]
+    if not n_texts:
+        raise ValueError(
+            f"max_tokens={max_tokens} is not enough for the first text, which has {ends[0]} "
+            "tokens: raise it, or lower the encoder's max_length"
+        )
     return opened.tokens(texts.take(range(n_texts)))
 
 
@@ -265,7 +262,7 @@ def _read(
     backbone, layers = opened.backbone, list[_Layer]()
     device = backbone.model.device
     lengths = _in_text_order(tokens)
-    first = lengths.cumsum() - lengths
+    slots_of = slots.split(lengths.tolist())
 
     @torch.inference_mode()
     def embed(batch: dict[str, Tensor]) -> Tensor:
@@ -276,16 +273,13 @@ def _read(
         mask = batch["attention_mask"].bool()
         return torch.stack([states[mask].float() for states in output.hidden_states])
 
-    for rows, states in embed_batches(
-        [tokens],
-        embed,
-        batch_tokens=token_budget(opened.batch_tokens, device),
-        equal_lengths=replace(opened, pooling=Pooling(("mean",)), layer=-1).equal_lengths,
-    ):
-        places = [np.arange(at, at + n) for at, n in zip(first[rows], lengths[rows], strict=True)]
+    budget = token_budget(opened.batch_tokens, device)
+    alone = replace(opened, pooling=Pooling(("mean",)), layer=-1).equal_lengths
+    for rows, states in embed_batches([tokens], embed, budget, alone):
+        own = torch.cat([slots_of[row] for row in rows])
         layers = layers or [_Layer(each, int(slots.max()) + 1) for each in states]
         for layer, each in zip(layers, states, strict=True):
-            layer.update(each, slots[np.concatenate(places)], lengths[rows], distinct[rows])
+            layer.update(each, own, lengths[rows], distinct[rows])
         progress(len(rows))
     return layers
 

@@ -1,6 +1,5 @@
 """Encoders that sentence-transformers computes itself, because its modules are not known here."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -15,12 +14,7 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import eval_copy
 from isoadapt.encoders._batching import PAIR
-from isoadapt.encoders._folder import (
-    checkpoint_folder,
-    fingerprint,
-    sentence_modules,
-    transformer_folder,
-)
+from isoadapt.encoders._folder import fingerprint, sentence_modules, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._loading import checked_read, use_code
 from isoadapt.encoders._models import (
@@ -98,18 +92,16 @@ class LibraryEncoder:
     backbone = tokens = equal_lengths = property(_refuse)
 
 
-def open_library(model: Any, encoder: Any) -> LibraryEncoder | None:
+def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
     """Open a model that only sentence-transformers computes; return None for any other model.
 
-    `encoder` is the TransformerEncoder whose parameters are applied.
+    `source` is a folder or a live model, and `encoder` the TransformerEncoder whose parameters are
+    applied.
     """
-    live, code = is_sentence_transformer(model), encoder.trust_remote_code
-    if not live and not isinstance(model, str | os.PathLike):
+    live, code = is_sentence_transformer(source), encoder.trust_remote_code
+    if not live and (not isinstance(source, Path) or holds_classifier(source)):
         return None
-    folder = Path() if live else checkpoint_folder(model, encoder.revision, code)
-    if not live and holds_classifier(folder):
-        return None
-    if (live_pooling(model) if live else sentence_pooling(folder)) != Pooling((LIBRARY,)):
+    if (live_pooling(source) if live else sentence_pooling(source)) != Pooling((LIBRARY,)):
         return None
     layer, max_length = encoder.layer, encoder.max_length
     if layer != -1 or (live and max_length is not None):
@@ -118,12 +110,12 @@ def open_library(model: Any, encoder: Any) -> LibraryEncoder | None:
             "sentence-transformers computes: choose layer=-1, and set max_seq_length of the model"
         )
     if live:
-        for weights in islice(model.parameters(), 1):
+        for weights in islice(source.parameters(), 1):
             check_placed(weights, encoder.device, encoder.dtype)
-        return LibraryEncoder(eval_copy(model), "the live SentenceTransformer")
+        return LibraryEncoder(eval_copy(source), "the live SentenceTransformer")
     settings = resolve_device(encoder.device), DTYPES[encoder.dtype], max_length, code
-    key = (LIBRARY, fingerprint(folder), *settings)
-    return LibraryEncoder(stored(key, lambda: _load(folder, *settings)), f"model={str(folder)!r}")
+    model = stored((LIBRARY, fingerprint(source), *settings), lambda: _load(source, *settings))
+    return LibraryEncoder(model, f"model={str(source)!r}")
 
 
 def _load(

@@ -6,10 +6,12 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._backbone import Backbone, refuse_peft
 from isoadapt.encoders._folder import read_object
-from isoadapt.encoders._live import WHOLE
 
+_LIBRARIES = r"quantized|bitsandbytes|torchao|\w*gptq\w*|awq|hqq|quanto"
+_QUANTISED = re.compile(rf"\.({_LIBRARIES}|\w*Linear(8bitLt|4bit)|\w*QuantLinear|FP8Linear)\.")
+_WHOLE = "pass the model before quantisation, or model.dequantize() saved with save_pretrained"
 _SCALES = re.compile(r"\.(SCB|absmax|quant_map|weight_scale\w*|qweight|qzeros|_packed_params)$")
 
 
@@ -31,7 +33,7 @@ def read_config(folder: Path, **options: Any) -> Any:
     file = folder / "config.json"
     if quantised := read_object(file).get("quantization_config"):
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise ValueError(f"{file} has a quantization_config (quant_method={method!r}); {WHOLE}")
+        raise ValueError(f"{file} has a quantization_config (quant_method={method!r}); {_WHOLE}")
     read = transformers.AutoConfig.from_pretrained
     config = checked_read(folder, "configuration", lambda: read(folder, **options))
     if config._attn_implementation not in (None, "eager", "sdpa"):
@@ -70,7 +72,7 @@ def check_weights(
     wrong = sorted(entry for entry in report["mismatched_keys"] if needed(entry[0]))
     missing = sorted(filter(needed, report["missing_keys"]))
     if found := next(filter(_SCALES.search, names), None):
-        problem = f" has quantised weights ({found}); {WHOLE}"
+        problem = f" has quantised weights ({found}); {_WHOLE}"
     elif wrong:
         name, saved, built = wrong[0]
         problem = (
@@ -86,6 +88,29 @@ def check_weights(
         )
     if problem:
         raise ValueError(f"model={str(folder)!r}{problem}")
+
+
+def check_live(model: Any, tokenizer: Any) -> None:
+    """Raise TypeError or ValueError for a live model or tokenizer that cannot be used."""
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    refuse_peft(model)
+    kind = type(model).__name__
+    if not isinstance(model, PreTrainedModel) or not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise TypeError(
+            f"model=({kind}, {type(tokenizer).__name__}) must be a PreTrainedModel and a "
+            "PreTrainedTokenizer of transformers"
+        )
+    weights = [*model.parameters()]
+    # The quantised layers of I-BERT compute in float unless quant_mode is set.
+    parts = [part for part in (*model.modules(), *weights) if getattr(part, "quant_mode", True)]
+    paths = " ".join(f".{type(part).__module__}.{type(part).__qualname__}." for part in parts)
+    if _QUANTISED.search(paths) or getattr(model, "is_quantized", False):
+        raise ValueError(f"the live {kind} is quantised; {_WHOLE}")
+    if ".torch.distributed." in paths or any(weight.is_meta for weight in weights):
+        raise ValueError(
+            f"the live {kind} is sharded or offloaded; pass the folder of its save_pretrained"
+        )
 
 
 def check_use(backbone: Backbone) -> Backbone:

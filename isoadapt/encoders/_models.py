@@ -1,6 +1,5 @@
 """Loading of models into one store for the whole process, and models that the user holds."""
 
-import os
 import sys
 import threading
 import warnings
@@ -21,6 +20,7 @@ from isoadapt.encoders._backbone import (
     find_last_linear,
     keep_to_one_thread_after_fork,
     live_backbone,
+    unwrapped,
 )
 from isoadapt.encoders._folder import (
     PEFT_CONFIG,
@@ -28,22 +28,15 @@ from isoadapt.encoders._folder import (
     base_folder,
     check_begins_with_transformer,
     check_files,
-    checkpoint_folder,
     download,
     fingerprint,
     read_object,
     tokenizer_folder,
     transformer_folder,
 )
-from isoadapt.encoders._kinds import (
-    Shapes,
-    check_task,
-    holds_classifier,
-    model_class,
-    saved_shapes,
-)
-from isoadapt.encoders._live import check_live, unwrapped
+from isoadapt.encoders._kinds import Shapes, check_task, holds_classifier, model_class, saved_shapes
 from isoadapt.encoders._loading import (
+    check_live,
     check_use,
     check_weights,
     checked_read,
@@ -65,25 +58,17 @@ _PREFIX = "base_model.model."  # of the names in the files of PEFT
 
 
 def stored_backbone(
-    model: str | os.PathLike[str],
-    *,
-    head: bool,
-    revision: str | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    trust_remote_code: bool,
+    folder: Path, head: bool, dtype: torch.dtype, device: torch.device, code: bool
 ) -> Backbone:
-    """Return the model of a folder or name on the Hub from the store, loading it if necessary.
+    """Return the model of a folder from the store, loading it if necessary.
 
     `head` says whether a classifier head is needed; a head that the checkpoint names is loaded
-    anyway. A checkpoint that is not found, incomplete or damaged raises OSError. Weights that are
-    missing or do not fit raise ValueError.
+    anyway. A checkpoint that is incomplete or damaged raises OSError, and one whose weights are
+    missing or do not fit ValueError. `code` says whether its own code may be executed.
     """
-    with _LOCK:
-        folder = checkpoint_folder(model, revision, trust_remote_code)
-        head = head or holds_classifier(folder)
-        key = (fingerprint(folder), dtype, device, head, trust_remote_code)
-        return stored(key, lambda: _load(folder, head, dtype, device, trust_remote_code))
+    head = head or holds_classifier(folder)
+    key = (fingerprint(folder), head, dtype, device, code)
+    return stored(key, lambda: _load(folder, head, dtype, device, code))
 
 
 def stored(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
@@ -131,35 +116,23 @@ def _load(
     if head:
         check_task(weights)
     read = partial(checked_read, folder)
-    options = {"local_files_only": True, "trust_remote_code": code}
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": code}
     kind = read("weights", lambda: model_class(weights, head))
     with quiet(), torch.random.fork_rng(devices=[]):
         config = read_config(weights, **options)
         if code:
             read("code", lambda: use_code(weights, kind))
-        tokenizer = read(
-            "tokenizer",
-            lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options),
-        )
-        adapter = (
-            {}
-            if base is None
-            else read("adapter", lambda: saved_shapes([folder / PEFT_WEIGHTS], _PREFIX))
-        )
+        load = transformers.AutoTokenizer.from_pretrained
+        tokenizer = read("tokenizer", partial(load, tokenizer_dir, **options))
+        adapter: Shapes = {}
+        if base is not None:
+            adapter = read("adapter", lambda: saved_shapes([folder / PEFT_WEIGHTS], _PREFIX))
         if head and adapter:
             config.num_labels = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
-        model, report = read(
-            "weights",
-            lambda: getattr(transformers, kind).from_pretrained(
-                weights,
-                config=config,
-                dtype=dtype,
-                use_safetensors=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below
-                **options,
-            ),
-        )
+        options |= {"config": config, "dtype": dtype, "use_safetensors": True}
+        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported below
+        load = getattr(transformers, kind).from_pretrained
+        model, report = read("weights", partial(load, weights, **options))
         check_weights(folder, model, report, adapter, head)
         model = model if base is None else _merged(model, folder, adapter)
     model = in_memory(model.to(device).eval())
@@ -261,30 +234,25 @@ def is_sentence_transformer(model: Any) -> bool:
     return library is not None and isinstance(model, library.SentenceTransformer)
 
 
-def live_parts(model: Any) -> tuple[Any, Any]:
-    """Return the transformer and the tokenizer of a live model; raise TypeError if it has none."""
-    if is_sentence_transformer(model):
-        first: Any = next(iter(model), None)
-        if live_kind(first) == "Transformer":
-            return first.auto_model, first.tokenizer
-        raise TypeError(
-            f"model is a SentenceTransformer that begins with {live_kind(first)} instead of a "
-            "Transformer module: choose pooling='auto'"
-        )
-    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
-        return model
-    raise TypeError(
-        f"model is a {type(model).__name__}; pass a folder, a name on the Hugging Face Hub, a "
-        "SentenceTransformer, or a tuple (model, tokenizer)"
-    )
-
-
 def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
     """Wrap a live model after checking its kind, device and dtype."""
-    model = unwrapped(model)
-    network, tokenizer = map(unwrapped, live_parts(model))
-    check_live(network, tokenizer)
+    parts = model = unwrapped(model)
     sentence = model if is_sentence_transformer(model) else None
+    if sentence is not None:
+        first: Any = next(iter(model), None)
+        if live_kind(first) != "Transformer":
+            raise TypeError(
+                f"model is a SentenceTransformer that begins with {live_kind(first)} instead of a "
+                "Transformer module: choose pooling='auto'"
+            )
+        parts = first.auto_model, first.tokenizer
+    elif not (isinstance(model, tuple) and len(model) == 2):
+        raise TypeError(
+            f"model is a {type(model).__name__}; pass a folder, a name on the Hugging Face Hub, a "
+            "SentenceTransformer, or a tuple (model, tokenizer)"
+        )
+    network, tokenizer = map(unwrapped, parts)
+    check_live(network, tokenizer)
     backbone = check_use(live_backbone(network, tokenizer, sentence))
     check_placed(backbone.model, device, dtype)
     return backbone

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -15,10 +16,11 @@ from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import (
     PAIR,
     embed_batch,
+    embed_batches,
     explained_failure,
-    run_batches,
     to_device,
     token_budget,
+    write_vectors,
 )
 from isoadapt.encoders._classifier_head import read_head
 from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, width_after
@@ -127,14 +129,10 @@ class Opened:
     ) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
-        run_batches(
-            tokenize_blocks(texts, self.tokens),
-            self._embed,
-            vectors,
-            batch_tokens=token_budget(self.batch_tokens, self.backbone.model.device),
-            equal_lengths=self.equal_lengths,
-            progress=progress,
-        )
+        budget = token_budget(self.batch_tokens, self.backbone.model.device)
+        with closing(tokenize_blocks(texts, self.tokens)) as blocks:  # ends their thread
+            batches = embed_batches(blocks, self._embed, budget, self.equal_lengths)
+            write_vectors(batches, vectors, progress)
         return vectors
 
     @torch.inference_mode()

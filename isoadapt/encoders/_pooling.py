@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 HEAD_INPUT: Final = "head_input"
 READOUT: Final = "readout"
+OF_STATES: Final = ("cls", "mean", "max")  # poolings of one hidden state that a user can name
 EXPORTED: Final = "exported"
 LIBRARY: Final = "sentence-transformers"  # the mode of vectors that this library computes
 
@@ -101,7 +102,7 @@ def several_layers(pooling: PoolingSetting, layer: int = -1) -> Literal["readout
     except (TypeError, ValueError):  # not pairs, or layers that are not integers
         parts = ()
     later = {mode for mode, _ in (parts[1:] if parts[:1] == ((HEAD_INPUT, -1),) else parts)}
-    if not parts or later - {"cls", "mean", "max"}:
+    if not parts or later - {*OF_STATES}:
         raise ValueError(
             f"pooling={pooling!r}: a list must hold pairs of 'cls', 'mean' or 'max' and a layer, "
             "such as ('mean', 2); the first may be ('head_input', -1)"
@@ -173,7 +174,7 @@ def choose_pooling(
                 "to_sentence_transformer wrote: choose pooling='auto' for any other checkpoint"
             )
         return found
-    if name in ("cls", "mean", "max"):
+    if name in OF_STATES:
         return Pooling((str(name),))
     if head and layer != -1:
         raise ValueError(

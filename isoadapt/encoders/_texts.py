@@ -71,7 +71,11 @@ def as_texts(X: Any) -> Texts:
 def _rows(X: Any) -> list[Any]:
     """Return the rows of a container as a list: texts, or pairs of a table with two columns."""
     if (table := table_columns(X, "X")) is not None:
-        return _table_rows(*table)
+        names, columns = table
+        if len(names) not in (1, 2):
+            raise TypeError(f"X is a table with the columns {listed(names)}; {_ACCEPTED}")
+        rows = [_rows(column) for column in columns]
+        return rows[0] if len(rows) == 1 else list(zip(*rows, strict=True))
     if hasattr(X, "column_name") and hasattr(X, "__len__"):  # a column of a datasets.Dataset
         X = X[:]
     shape, kind = getattr(X, "shape", (0,)), f"X is a {type(X).__name__}"
@@ -85,14 +89,6 @@ def _rows(X: Any) -> list[Any]:
         if isinstance(X, Sequence) and not isinstance(X, str | bytes):
             return list(X)
     raise TypeError(f"{kind}; {_ACCEPTED}")
-
-
-def _table_rows(names: list[str], columns: list[Any]) -> list[Any]:
-    """Return the rows of a table: texts, or pairs if it has two columns."""
-    if len(names) not in (1, 2):
-        raise TypeError(f"X is a table with the columns {listed(names)}; {_ACCEPTED}")
-    rows = [_rows(column) for column in columns]
-    return rows[0] if len(rows) == 1 else list(zip(*rows, strict=True))
 
 
 def _is_pair(row: Any) -> bool:

@@ -28,6 +28,7 @@ from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
     EXPORTED,
     HEAD_INPUT,
+    OF_STATES,
     READOUT,
     PoolingSetting,
     needs_head,
@@ -130,11 +131,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
     _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - scikit-learn's convention
         "model": "no_validation",
-        "pooling": [
-            StrOptions({"auto", HEAD_INPUT, EXPORTED, READOUT, "cls", "mean", "max"}),
-            list,
-            tuple,
-        ],
+        "pooling": [StrOptions({"auto", HEAD_INPUT, EXPORTED, READOUT, *OF_STATES}), list, tuple],
         "layer": [Integral],
         "max_length": [Interval(Integral, 1, None, closed="left"), None],
         "batch_tokens": [Interval(Integral, 1, None, closed="left")],
@@ -246,25 +243,17 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             the model, it has no parts such as a tokenizer, and raises ValueError for them.
         """
         self._validate_params()
-        library = open_library(self._location(), self) if self.pooling == "auto" else None
+        source = self._source()
+        library = open_library(source, self) if self.pooling == "auto" else None
         if library is not None:
             return cast(Opened, library)  # which has its methods, and refuses the rest
-        backbone = (
-            stored_backbone(
-                self._location(),
-                head=needs_head(self.pooling),
-                revision=self.revision,
-                dtype=DTYPES[self.dtype],
-                device=resolve_device(self.device),
-                trust_remote_code=self.trust_remote_code,
-            )
-            if isinstance(self.model, str | os.PathLike)
-            else checked_live(self.model, self.device, self.dtype)
-        )
-        layer, pooling = (
-            backbone.hidden_state(self.layer),
-            backbone.pooling(self.pooling, self.layer),
-        )
+        if isinstance(source, Path):
+            settings = DTYPES[self.dtype], resolve_device(self.device), self.trust_remote_code
+            backbone = stored_backbone(source, needs_head(self.pooling), *settings)
+        else:
+            backbone = checked_live(source, self.device, self.dtype)
+        layer = backbone.hidden_state(self.layer)
+        pooling = backbone.pooling(self.pooling, self.layer)
         return Opened(backbone, pooling, layer, self.max_length, self.batch_tokens)
 
     def identity(self) -> Identity:
@@ -280,11 +269,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         self._validate_params()
         length = self.max_length and int(self.max_length)
         settings = (length, DTYPES[self.dtype], self.trust_remote_code)
-        if not isinstance(self.model, str | os.PathLike):
-            place = (id(self.model), self.pooling, self.layer)
-            return Identity(b"").with_settings(*place, *settings)
-        folder = checkpoint_folder(self._location(), self.revision, self.trust_remote_code)
-        return vectors_identity(folder, self.pooling, int(self.layer)).with_settings(*settings)
+        source, place = self._source(), (self.pooling, int(self.layer))
+        if isinstance(source, Path):
+            return vectors_identity(source, *place).with_settings(*settings)
+        return Identity(b"").with_settings(id(source), *place, *settings)
 
     def head(self, y: ArrayLike | None = None) -> LinearHead | None:
         """Return the classifier head of the checkpoint.
@@ -306,6 +294,13 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         """Return the folder that `fit` noted, if it exists and `model` is the same, or `model`."""
         model, path = self._noted
         return path if model == self.model and os.path.isdir(path) else self.model
+
+    def _source(self) -> Any:
+        """Return the live model, or the folder of the checkpoint, downloaded if necessary."""
+        model = self._location()
+        if not isinstance(model, str | os.PathLike):
+            return model
+        return checkpoint_folder(model, self.revision, self.trust_remote_code)
 
     def _variant(self, **params: Any) -> Self:
         """Return an encoder of the same model with other parameters."""

@@ -1,6 +1,7 @@
 """Blocks, batches and their order, memory limits, and the thread that tokenises."""
 
 import threading
+from contextlib import closing
 from unittest.mock import Mock
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from isoadapt.encoders import _batching, _tokenization
-from isoadapt.encoders._batching import run_batches
+from isoadapt.encoders._batching import embed_batches, write_vectors
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, tokenize_blocks
 
@@ -31,8 +32,8 @@ def sum_of_tokens(batch):
 
 def run(corpus=CORPUS, embed=sum_of_tokens, reader=read, progress=lambda rows: None):
     out = np.full((len(corpus), 1), np.nan, dtype=np.float32)
-    blocks = tokenize_blocks(Texts(corpus), reader)
-    run_batches(blocks, embed, out, batch_tokens=20, equal_lengths=False, progress=progress)
+    with closing(tokenize_blocks(Texts(corpus), reader)) as blocks:
+        write_vectors(embed_batches(blocks, embed, 20, False), out, progress)
     return out[:, 0].tolist()
 
 

@@ -88,7 +88,7 @@ def test_three_processes_of_which_one_is_killed_at_random(tmp_path, rounds, monk
         pids.append(fill_until_killed(tmp_path, i + 2))
     for pid in pids:
         kill(pid)
-    assert EmbeddingCache(tmp_path).verify().problems == ()
+    assert n_wrong(tmp_path, TEXTS) == 0
 
 
 def interrupt_calls(folder):
@@ -108,7 +108,6 @@ def interrupt_calls(folder):
         except KeyboardInterrupt:
             interrupted += 1
     assert n_wrong(folder, TEXTS.take(range(0, len(TEXTS), 9))) == 0
-    assert EmbeddingCache(folder).verify().problems == ()
 
 
 @pytest.mark.slow
@@ -148,8 +147,6 @@ def check_damage(folder, seeds):
             has(cache, keys)  # what is found must be right
             put(cache, *range(0, 1000, 4))
             cache._claim("owner", keys)
-        cache.verify()
-        assert cache.verify().problems == ()
         assert has(cache, put(EmbeddingCache(place), *range(1000)))
 
 
@@ -173,7 +170,6 @@ def test_a_full_disk_gives_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_CLAIM_SECONDS", 0.5)
     assert in_fork(fill_disk) == 0
     assert n_wrong(tmp_path, TEXTS) == 0
-    assert EmbeddingCache(tmp_path).verify().problems == ()
 
 
 def test_a_forked_process_can_use_the_cache_of_its_parent(tmp_path):
