@@ -32,6 +32,7 @@ def _audit_matrix(
     """Describe a matrix of embeddings."""
     has_label = source.label is not None
     X, labels = read_rows(source, with_labels=has_label, mapped=True)
+    _check_number(X, source)
 
     from isoadapt.metrics import isotropy_report
     from isoadapt.metrics._report_text import table
@@ -45,6 +46,8 @@ def _audit_texts(
 ) -> tuple[str, dict[str, Any]]:
     """Describe the embeddings of texts."""
     rows, labels = cast(Any, source.table)
+    if not layers:
+        _check_number(rows, source)
 
     from isoadapt import TransformerEncoder
     from isoadapt.encoders import layer_report
@@ -86,6 +89,14 @@ def _command(report: "IsotropyReport", head: bool, source: Source) -> list[str]:
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
     paths = ["--on", str(source.path), "--model", str(source.model), "--out", "my-adapter"]
     return [f"  {shlex.join(['isoadapt', 'fit', name, *paths])}" for name in names]
+
+
+def _check_number(rows: Any, source: Source) -> None:
+    if len(rows) < 4:  # for which the corrected IsoScore is not defined
+        raise ValueError(
+            f"{source.path} holds {len(rows)} row(s), but at least 4 are needed: name a file with "
+            "more texts or embeddings"
+        )
 
 
 def _plain(report: "IsotropyReport", head: bool | None, pooled: bool) -> dict[str, Any]:
