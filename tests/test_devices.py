@@ -21,7 +21,6 @@ from isoadapt import (
     LogitPreservingWhitening,
     PenaltyAdapter,
     SpectrumControlAdapter,
-    TeacherReadout,
     TopologicalEntropyAdapter,
     TransformerEncoder,
     Whitening,
@@ -216,38 +215,11 @@ def test_vectors_of_both_devices_share_a_cache(checkpoint, cuda, emptied, tmp_pa
     assert cache.stats().misses == len(set(TEXTS))
 
 
-def test_a_checkpoint_is_loaded_once_for_auto_and_cuda(checkpoint, cuda, emptied):
-    first, second = (
-        TransformerEncoder(checkpoint, device=device).open().backbone for device in ("auto", "cuda")
-    )
-    assert first is second
-
-
-def test_checkpoint_and_adapter_classify_as_on_the_cpu(checkpoint, cuda, emptied):
-    labels = np.arange(len(TEXTS)) % 3
-    results = []
-    for device in ("cpu", "cuda"):
-        encoder = TransformerEncoder(checkpoint, device=device)
-        model = AdaptedEncoder(encoder, IStarAdapter(device=device, **SHORT)).fit(TEXTS, labels)
-        results.append(np.concatenate([model.transform(TEXTS), model.predict_proba(TEXTS)], 1))
-    np.testing.assert_allclose(*results, atol=1e-4)
-
-
 def test_a_head_is_read_from_the_device(checkpoint, cuda, emptied):
     encoder, head = load_checkpoint(checkpoint)
     expected = load_checkpoint(checkpoint, device="cpu")[1]
     np.testing.assert_array_equal(head.coef_, expected.coef_)
     assert encoder.open().backbone.model.device.type == "cuda"
-
-
-def test_the_readout_is_fitted_to_vectors_of_a_teacher_on_the_device(checkpoint, cuda, emptied):
-    found = []
-    for device in ("cpu", "cuda"):
-        encoder = TransformerEncoder(checkpoint, pooling="readout", device=device)
-        teacher = TransformerEncoder(checkpoint, pooling="mean", device=device).transform(TEXTS)
-        readout = TeacherReadout(ridge=0.1).fit(encoder.transform(TEXTS), teacher)
-        found.append(readout.transform(encoder.transform(TEXTS)))
-    np.testing.assert_allclose(*found, atol=1e-4)
 
 
 def test_a_training_with_a_penalty_and_an_isobn_layer_equals_that_on_the_cpu(cuda, tmp_path):

@@ -19,11 +19,10 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
-from isoadapt._utils.copies import copy_hashes
 from isoadapt.adapters._registry import ADAPTERS, METHODS
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
-from tests.cli.command_line import X, Y, refuse, run, succeed, texts_and_labels
+from tests.cli.command_line import X, Y, run, succeed, texts_and_labels
 from tests.tiny_models import WORDS, save_model
 
 pytestmark = pytest.mark.usefixtures("fixed_penalty")
@@ -76,14 +75,6 @@ class TestTexts:
         options = ["--on", "E.npy", "--model", "my-model", "--out", "b"]
         succeed("fit", "logit-preserving-whitening", *options)  # to a matrix
         np.testing.assert_array_equal(load_adapter("b").head.coef_, head.coef_)
-
-    def test_a_head_that_is_set_goes_before_the_checkpoints(self, files):
-        options = ["--on", "texts.tsv", "--model", "my-model", "--out", "a"]
-        succeed("fit", "all-but-the-top", *options, "--set", "head=None")
-        assert load_adapter("a").head_ is None
-        succeed("fit", "all-but-the-top", *options, "--set", "head=logistic", "--overwrite")
-        assert load_adapter("a").head == "logistic"
-        refuse("not empty", "fit", "all-but-the-top", *options)
 
 
 NAMES = ["bad", "good", "so-so"]
@@ -159,18 +150,6 @@ class TestJudgedRows:
         twice = self.fit("whitening", np.repeat(rows, 2, axis=0), "--set", "shrinkage=0.0")
         for name in ("isoscore", "ev1"):  # copies are on one side
             assert twice["after"][name] == pytest.approx(result["after"][name])
-
-    def test_a_trained_adapter_is_cross_fitted(self, files):
-        settings = {"head": None, "max_epochs": 2, "random_state": 0}
-        result = self.fit(
-            "isotropy-layer", X, "--set", *(f"{name}={value}" for name, value in settings.items())
-        )
-        assert result["evaluated_on"] == "cross-fitted halves"
-        odd = np.unique(copy_hashes(X), return_inverse=True)[1] % 2 == 1
-        fitted = [(IsotropyLayer(**settings).fit(X[~half]), X[half]) for half in (odd, ~odd)]
-        after = [isoscore(adapter.transform(rows)) for adapter, rows in fitted]
-        expected = np.average(after, weights=[len(rows) for _, rows in fitted])
-        assert result["after"]["isoscore"] == pytest.approx(expected)
 
     @pytest.mark.parametrize(
         ("name", "n", "settings"),

@@ -90,16 +90,6 @@ class TestTexts:
         assert settings["max_length"] == 4
         assert settings["model"] == str(place / "my-model")  # a relative name was given
 
-    def test_the_pooling_is_that_of_the_folder(self, files):
-        encoder = TransformerEncoder("my-model", pooling="mean", max_length=5)
-        texts = texts_and_labels()[0]
-        adapter = Whitening(shrinkage=0.1).fit(encoder.transform(texts))
-        save_adapter(adapter, "mean", base_model=encoder)
-        succeed("transform", "mean", "texts.tsv", "out.npy")
-        np.testing.assert_array_equal(
-            np.load("out.npy"), adapter.transform(encoder.transform(texts))
-        )
-
     def test_another_model_is_refused_but_for_an_adapter_without_a_record(self, files):
         model = make_model()
         model.bert.pooler.dense.bias.data += 0.01
