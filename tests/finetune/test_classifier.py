@@ -308,13 +308,11 @@ def test_a_folder_is_replaced_only_if_asked_and_the_model_itself_never(base, tmp
     (out / "model.safetensors").write_bytes(b"old")
     with pytest.raises(FileExistsError, match="overwrite=True"):
         finetune_text_classifier(copy, *SOME, out, **QUICK)
-    (tmp_path / "link").symlink_to(copy)
-    for same in (copy, tmp_path / "link"):
-        with pytest.raises(FileExistsError, match="is the model that is read, which is kept"):
-            finetune_text_classifier(copy, *SOME, same, overwrite=True, **QUICK)
+    with pytest.raises(FileExistsError, match="is the model that is read, which is kept"):
+        finetune_text_classifier(copy, *SOME, copy, overwrite=True, **QUICK)
     finetune_text_classifier(copy, *SOME, out, overwrite=True, **QUICK)
     assert (out / "model.safetensors").read_bytes() != b"old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "link", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "out"]
 
 
 ONE_STEP = {"batch_size": 16, "warmup": 0.0}  # whose loss is finite

@@ -177,16 +177,6 @@ def test_score_and_gradient_in_float32_do_not_over_or_underflow(n, scale):
         torch.testing.assert_close(scale * found[0].double(), wanted[0], rtol=1e-3, atol=1e-6)
 
 
-def test_what_is_not_finite_has_no_score():
-    X, cov = cloud(9, 5), torch.eye(5, dtype=F64)
-    cov[0, 1] = torch.nan
-    assert isoscore_star(X, cov, 0.3).isnan()
-    for bias_corrected in (False, True):
-        for points in (X.where(X[2, 3] != X, torch.nan), X / 0.0):
-            for zeta in (0.0, 0.3):
-                assert isoscore_star(points, None, zeta, bias_corrected).isnan()
-
-
 @pytest.mark.parametrize("bias_corrected", [False, True])
 @pytest.mark.parametrize("row", [torch.full((5,), 0.3), torch.zeros(5)])
 def test_equal_rows_have_no_score_and_zero_gradient(row, bias_corrected):

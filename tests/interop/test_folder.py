@@ -171,15 +171,6 @@ def test_what_belongs_to_isoadapt_and_scikit_learn_is_saved(tmp_path):
     assert isinstance(load_adapter(tmp_path / "1").head, FrozenEstimator)
 
 
-def test_only_an_adapter_is_replaced(tmp_path):
-    first, second = Whitening().fit(X), Whitening(strength=0.5).fit(X)
-    folder = save_adapter(first, tmp_path)  # an empty folder serves
-    with pytest.raises(FileExistsError, match=r"folder=.*not empty.*overwrite=True"):
-        save_adapter(second, folder)
-    assert load_adapter(folder).strength == 1.0
-    assert load_adapter(save_adapter(second, folder, overwrite=True)).strength == 0.5
-
-
 def test_folders_that_hold_no_adapter(checkpoint, tmp_path):
     with pytest.raises(FileNotFoundError, match="save_adapter, or isoadapt fit, wrote"):
         load_adapter(tmp_path / "absent")
