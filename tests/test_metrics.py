@@ -309,17 +309,6 @@ def test_references_are_the_figures_of_both_encoders(encoder, shared):
         assert figures[name] == pytest.approx(reference, rel=2e-3), name
 
 
-def test_report_warns_once_of_fewer_rows_than_three_times_the_features():
-    labels = ["a"] * 14 + ["b"] * 10 + ["c"] * 36
-    with pytest.warns(UserWarning, match="n_samples=14 is less than 15 = 3 × n_features"):
-        isotropy_report(cloud(14, 5))
-    with pytest.warns(UserWarning, match="2 of 3 labels have fewer rows than 15 = "):
-        isotropy_report(cloud(60, 5), labels=labels)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        isotropy_report(cloud(15, 5))
-
-
 # What goes in.
 
 

@@ -193,6 +193,8 @@ def test_several_files_of_texts_without_labels(more_files):
     np.testing.assert_array_equal(adapter.map_.matrix, own.map_.matrix)
     np.testing.assert_array_equal(adapter.head.coef_, whole.head_.coef_)
     assert re.search(rf"^R² +{adapter.r2_:.4g}$", completed.stdout, re.M)
+    succeed("transform", "a", "pairs.csv", "out.npy", "--separately")
+    np.testing.assert_allclose(np.load("out.npy"), whole.transform(LINES), atol=1e-6)
     result = "width 16, from 80 columns of one pass, and are comparable with the teacher's.\n"
     assert f"{result}The classifier's predictions stay as they are.\n\nAdapter" in completed.stdout
     card = (more_files / "a" / "README.md").read_text()
