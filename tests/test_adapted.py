@@ -348,18 +348,6 @@ class TestTeacher:
             taught.score(TEXTS)
 
 
-class TestSaving:
-    def test_a_pickle_holds_neither_the_model_nor_the_teacher(self, fitted, taught, tmp_path):
-        for model in (fitted, taught):
-            joblib.dump(model, tmp_path / "model.joblib")
-            assert (tmp_path / "model.joblib").stat().st_size < 60_000
-            loaded = joblib.load(tmp_path / "model.joblib")
-            np.testing.assert_array_equal(loaded.predict(TEXTS), model.predict(TEXTS))
-        live = TransformerEncoder((make_model().bert, make_tokenizer()))
-        with pytest.raises(pickle.PicklingError, match="live model"):
-            pickle.dumps(clone(taught).set_params(teacher=live))
-
-
 class TestAnotherWorkingDirectory:
     """A fitted model that was dumped finds the folder of a relative path that fit has seen."""
 
@@ -383,6 +371,7 @@ class TestAnotherWorkingDirectory:
         key, model = joblib.hash(self.MAKERS[name]()), self.MAKERS[name]().fit(TEXTS, Y)
         expected = model.transform(TEXTS)
         joblib.dump(model, "model.joblib")
+        assert Path("model.joblib").stat().st_size < 60_000  # without the models
         save_adapter(model, "adapter")
         release()
         monkeypatch.chdir(places[1])

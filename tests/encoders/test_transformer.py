@@ -136,6 +136,8 @@ def test_live_model_stays_where_and_what_it_is(live):
     for name, value in {"dtype": "bfloat16", "device": "meta", "cache": "c"}.items():
         with pytest.raises(ValueError, match=name):
             embed(live, **{name: value})
+    with pytest.raises(pickle.PicklingError, match="live model"):
+        pickle.dumps(TransformerEncoder(live))
 
 
 def test_live_model_is_shared_by_clones_and_never_changed(live, checkpoint):
