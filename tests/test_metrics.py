@@ -62,6 +62,7 @@ def test_figures_of_the_spectrum_match_singular_values(shape):
     if shape[1] >= 3:
         assert cumulative_explained_variance(X) == cumulative_explained_variance(X, k=3)
         assert anisotropy(X) == anisotropy(X, k=3, center=False)
+        assert isoscore_star(X) == isoscore_star(X, np.eye(shape[1]), zeta=0.2)
     shares = centred[centred > 1e-20] / centred.sum()
     assert effective_rank(X) == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
 
@@ -307,9 +308,6 @@ def test_references_are_the_figures_of_both_encoders(encoder, shared):
     for name, pair in REFERENCES.items():
         reference = dict(zip(["healthy", "collapsed"], pair, strict=True))[encoder]
         assert figures[name] == pytest.approx(reference, rel=2e-3), name
-
-
-# What goes in.
 
 
 # What is refused.

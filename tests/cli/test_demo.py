@@ -16,6 +16,7 @@ from isoadapt.cli._options import Console, labelled_texts
 from isoadapt.datasets import load_similarity_pairs
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.metrics import retrieval_report, similarity_correlation
+from isoadapt.model_selection import Comparison
 from tests.cli.command_line import fail, succeed
 
 VARIANTS = [
@@ -130,6 +131,25 @@ def test_the_figures_are_those_of_the_public_functions():
     nearest = sorted(cosines, key=cosines.get)[:-6:-1]
     assert [sentence for _, sentence in found.nearest] == nearest
     assert [cosine for cosine, _ in found.nearest] == pytest.approx([*map(cosines.get, nearest)])
+
+
+@pytest.mark.parametrize(
+    ("before", "ev1", "of_pairs", "expected", "other"),
+    [
+        (0.8, 0.95, False, ["is better still", "nearly on a line"], "as a single text"),
+        (None, 0.5, True, ["usually better still", "as a single text"], "nearly on a line"),
+    ],
+)
+def test_the_sentences_follow_from_the_figures(before, ev1, of_pairs, expected, other):
+    row = {"use": "classify", "metric": "accuracy", "score": 0.8, "ev1": ev1, "fit_seconds": 0.1}
+    row |= {"n_predictions": 90, "changed_predictions": 3}
+    rows = [row | {"adapter": name} for name in ("no adapter", "LogitPreservingWhitening")]
+    values = {RAW: 0.3, ADAPTED: 0.7} | ({} if before is None else {BEFORE: before})
+    found = {name: _demo.PairFigures(value, 7, 34, [(0.5, "A.")]) for name, value in values.items()}
+    text = _demo.story(Comparison(rows, "", {}, []), found, "m", of_pairs).replace("\n", " ")
+    for part in (*expected, "0.300", "0.700", "7 of 34", f"{ev1:.0%}", "changes 3 of 90"):
+        assert part in text
+    assert other not in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Export and merging of adapters on the command line, and two columns embedded each alone."""
+"""Export and merging of adapters on the command line."""
 
 import json
 
