@@ -336,7 +336,9 @@ class TestTeacher:
         assert EmbeddingCache(tmp_path).stats().rows == len(set(TEXTS))
         assert model.head_ is None
         adapter, T = model.pipeline_["adapter"], short.transform(TEXTS)
-        assert model.score(TEXTS, T) == adapter.score(encoder.transform(TEXTS), T) > 0.5
+        X, weights = encoder.transform(TEXTS), GIVEN["sample_weight"]
+        assert model.score(TEXTS, T) == adapter.score(X, T) > 0.5
+        assert model.score(TEXTS, T, weights) == adapter.score(X, T, weights)
         with pytest.raises(ValueError, match="requires y"):
             model.score(TEXTS)
 

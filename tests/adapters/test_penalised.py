@@ -15,6 +15,7 @@ from isoadapt import (
     IStarAdapter,
     LinearHead,
     PenaltyAdapter,
+    SpectrumControlAdapter,
     TopologicalEntropyAdapter,
 )
 from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates
@@ -91,6 +92,16 @@ class TestCoordinates:
 
 
 class TestSpectrumControl:
+    def test_distance_to_the_target_falls_tenfold(self, cone):
+        X, y, head = cone
+        c1 = float(np.linalg.svd(X, compute_uv=False)[0] / np.sqrt(len(X)))
+        distance = SpectrumControlLoss("exponential", c1=c1)
+        options = {"max_epochs": 120, "batch_size": 300, "validation_fraction": None}
+        options |= {"decay": "exponential", "random_state": 0}
+        adapter = SpectrumControlAdapter(head, **options).fit(X, y)
+        Z = torch.tensor(adapter.transform(X))
+        assert float(distance(Z)) < float(distance(torch.tensor(X))) / 10
+
     def test_bound_is_above_the_loss_and_tight_where_it_is_renewed(self):
         network, points = network_and_points(members=2)
         root = torch.tensor(_second_moment_root(Moments().update(points))).float()
