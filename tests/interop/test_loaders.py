@@ -193,7 +193,7 @@ def test_what_cannot_be_compared_is_said(copy, onnx, monkeypatch):
     assert "is missing or damaged" in fail("check", folder)
     reference.unlink()
     assert "saved with its encoder, or write it again" in fail("check", folder)
-    assert "is not a folder" in fail("check", folder / "absent")
+    assert "does not exist" in fail("check", folder / "absent")
 
 
 def test_a_warning_of_the_export_is_no_later_failure(source, tmp_path, monkeypatch):
