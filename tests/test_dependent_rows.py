@@ -178,6 +178,8 @@ def test_warnings_of_few_rows_count_different_rows_or_groups():
     }.items():
         with pytest.warns(UserWarning, match=message):
             isotropy_report(*arguments)
+    with warnings.catch_warnings(action="error"):
+        isotropy_report(cloud(48))  # three times its features
 
 
 # One row or group that dominates

@@ -262,18 +262,6 @@ def test_adapted_encoders_are_fitted_to_an_indicator_matrix(folder, split):
     assert model.score(TEXTS, TARGETS) == alone.score(X, TARGETS)
 
 
-@pytest.mark.usefixtures("fixed_penalty")
-def test_a_head_of_the_other_kind_is_replaced_with_a_warning(folder, checkpoint):
-    for source, adapter, y in (
-        (checkpoint, IsotropyLayer(**ONE), TARGETS),
-        (folder, Whitening(), TARGETS[:, 0]),
-    ):
-        with pytest.warns(UserWarning, match="labels unknown to the checkpoint's head"):
-            model = AdaptedEncoder(source, adapter).fit(TEXTS, y)
-        assert model.head_.multi_label_ == (y.ndim == 2)
-        assert model.predict(TEXTS).shape == y.shape
-
-
 def test_it_is_saved_and_merged_with_its_labels(folder, split, checkpoint, tmp_path):
     encoder, head, X = split
     order = [2, 0, 1]

@@ -33,40 +33,27 @@ QUICK = {"max_epochs": 2, "random_state": 0, "n_blocks": 1, "hidden": 8}
 
 
 @contextmanager
+def switched(switch, value, before):
+    """Set something global to a value, and afterwards to what it was before."""
+    switch(value)
+    try:
+        yield
+    finally:
+        switch(before)
+
+
 def default_dtype(dtype):
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@contextmanager
-def without_gradients():
-    torch.set_grad_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_grad_enabled(True)
-
-
-@contextmanager
-def deterministic():
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+    return switched(torch.set_default_dtype, dtype, torch.float32)
 
 
 STATES = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
-    "gradients off": without_gradients,
+    "gradients off": lambda: switched(torch.set_grad_enabled, False, True),
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "float64": lambda: default_dtype(torch.float64),
     "bfloat16": lambda: default_dtype(torch.bfloat16),
-    "deterministic": deterministic,
+    "deterministic": lambda: switched(torch.use_deterministic_algorithms, True, False),
     "device": lambda: torch.device("meta"),
     "NumPy raises": lambda: np.errstate(all="raise"),
     "pandas": lambda: sklearn.config_context(transform_output="pandas"),

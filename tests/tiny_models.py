@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import torch
 
 WORDS = ["the", "a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "over", "mat"]
@@ -218,11 +219,17 @@ def save_pair(model, tokenizer, folder):
 
 
 def logits_of(model, texts, architecture="bert"):
-    """Logits (n, n_labels) of a live model of transformers, each text alone."""
-    tokenizer = make_tokenizer(architecture)
-    with torch.inference_mode():
-        tokens = [tokenizer([text], return_tensors="pt") for text in texts]
-        return torch.cat([model(**batch).logits for batch in tokens]).numpy()
+    """Logits (n, n_labels) of a live model of transformers, each text or pair alone."""
+    tokenizer, rows = make_tokenizer(architecture), []
+    for item in texts:
+        # Lists are needed because a call with strings drops an empty second text.
+        args = [[text] for text in (item if isinstance(item, tuple) else (item,))]
+        tokens = tokenizer(*args, return_tensors="pt")
+        if tokens["input_ids"].shape[1] == 0:
+            tokens = tokenizer("[SEP]", return_tensors="pt")
+        with torch.inference_mode():
+            rows.append(model(**tokens).logits[0].numpy())
+    return np.array(rows)
 
 
 OWN_CODE = {

@@ -94,16 +94,6 @@ class TestTaskLoss:
             expected = 1 - r2_score(VALUES, head.predict(X), sample_weight=WEIGHTS)
         assert adapter.history_[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
 
-    def test_exact_solver_has_the_weighted_mean(self):
-        adapter = IsotropyLayer(HEAD, alpha=1.0, solver="exact")
-        adapter.fit(X, Y, sample_weight=WEIGHTS)
-        expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=WEIGHTS)
-        assert adapter.history_[0]["loss"] == pytest.approx(expected)
-        free = adapter.set_params(ridge=0.0).fit(X, Y, sample_weight=WEIGHTS)
-        probabilities = free.predict_proba(X) - np.eye(2)[Y]
-        slopes = (WEIGHTS[:, None] * probabilities).T @ np.column_stack([X, np.ones(120)])
-        assert np.abs(slopes).max() < 1e-2 * WEIGHTS.sum()  # the gradient vanishes at the optimum
-
 
 class TestHeadMomentsAndScores:
     def test_a_head_without_weights_is_fitted_to_repeated_rows_if_weights_are_whole(self):

@@ -70,3 +70,12 @@ def refuse(word, *arguments, status=1):
 def texts_and_labels(path="texts.tsv"):
     table = pd.read_csv(path, sep="\t")
     return table["sentence"].tolist(), table["label"].to_numpy()
+
+
+def write_table(name, texts, labels, columns=("sentence", "label")):
+    """A table of texts, or of pairs with the texts in reverse beside them, and its name."""
+    table = pd.DataFrame({columns[0]: texts, columns[-1]: labels})
+    if len(columns) == 3:
+        table.insert(1, columns[1], texts[::-1])
+    table.to_csv(name, sep="\t", index=False)
+    return name

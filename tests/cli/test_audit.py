@@ -2,7 +2,6 @@
 
 import json
 
-import pandas as pd
 import pytest
 
 from isoadapt import TransformerEncoder
@@ -39,15 +38,6 @@ class TestMatrix:
         rows = [line for line in shown.splitlines() if line.startswith("  ")]
         full = succeed("audit", "X.npy", "--all").stdout.splitlines()
         assert len([line for line in full if line.startswith("  ")]) == len(rows) + 6
-
-    def test_parquet_with_classes_or_a_column_of_vectors(self, files):
-        report = succeed("audit", "X.parquet", "--label", "label").stdout
-        assert "label 1: n=" in report
-        vectors = pd.DataFrame({"id": range(len(X)), "a": list(X), "b": list(-X)})
-        vectors.to_parquet("vectors.parquet")
-        assert succeed("audit", "vectors.parquet", "--text", "a").stdout == (
-            succeed("audit", "X.npy").stdout
-        )
 
 
 @pytest.mark.filterwarnings("ignore:.*3 × n_features:UserWarning")

@@ -1,4 +1,4 @@
-"""Export and merging of adapters on the command line, and two columns embedded each alone."""
+"""Export and merging of adapters on the command line."""
 
 import json
 
@@ -9,7 +9,6 @@ from isoadapt import AdaptedEncoder, TransformerEncoder, Whitening, load_checkpo
 from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.interop._reference import read_reference
 from tests.cli.command_line import fail, refuse, run, succeed, texts_and_labels
-from tests.tiny_models import PAIRS
 
 library = pytest.importorskip("sentence_transformers")
 
@@ -56,24 +55,6 @@ class TestExport:
 def test_the_status_of_check_says_whether_the_model_is_as_exported(right, monkeypatch):
     monkeypatch.setattr("isoadapt.cli._export.check", lambda *given: right)
     assert run("check", ".").code == (0 if right else 1)
-
-
-def test_texts_of_pairs_are_embedded_separately(files):
-    pairs = [pair for pair in PAIRS if all(pair)]
-    rows = ["\t".join((*pair, str(i % 2))) for i, pair in enumerate(pairs)]
-    (files / "pairs.tsv").write_text("\n".join(["a\tb\tlabel", *rows]) + "\n")
-    options = ["--model", "my-model", "--text", "a,b", "--separately"]
-    fitted = ["--set", "shrinkage=0.5", "head=None"]
-    succeed("fit", "whitening", "--on", "pairs.tsv", *options, "--out", "a", *fitted)
-    succeed("transform", "a", "pairs.tsv", "both.npy", "--text", "a,b", "--separately")
-    succeed("transform", "a", "pairs.tsv", "left.npy", "--text", "a")
-    left, right = (list(column) for column in zip(*pairs, strict=True))
-    alone = TransformerEncoder("my-model").transform(left + right)
-    both = np.load("both.npy")
-    np.testing.assert_array_equal(both, load_adapter("a").transform(alone))
-    np.testing.assert_array_equal(both[: len(left)], np.load("left.npy"))
-    np.testing.assert_allclose(both.mean(axis=0), 0, atol=1e-4)  # fitted to the same rows
-    assert "pairs separately" in (files / "a" / "README.md").read_text()
 
 
 def test_the_merged_checkpoint_predicts_like_the_adapter(files):

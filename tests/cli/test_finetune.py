@@ -3,7 +3,6 @@
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
@@ -13,18 +12,10 @@ from isoadapt.cli._finetune import _make_options
 from isoadapt.finetune._penalties import PENALTIES
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import anisotropy, isoscore
-from tests.cli.command_line import refuse, run, succeed, texts_and_labels
+from tests.cli.command_line import refuse, run, succeed, texts_and_labels, write_table
 
 QUICK = ["--set", "epochs=1", "random_state=0", "device=cpu", "lr=1e-3"]
 LINE = ["finetune", "--model", "my-model", "--train", "train.tsv"]
-
-
-def write(name, texts, labels, columns=("sentence", "label")):
-    table = pd.DataFrame({columns[0]: texts, columns[-1]: labels})
-    if len(columns) == 3:
-        table.insert(1, columns[1], texts[::-1])
-    table.to_csv(name, sep="\t", index=False)
-    return name
 
 
 @pytest.fixture
@@ -55,7 +46,7 @@ class TestOptions:
         *_, out, options = calls[1]
         own = {"max_length": 128, "overwrite": True, "verbose": 0}
         assert (str(out), options) == ("b", own)
-        write("odd.tsv", texts, labels, ("question", "answer", "topic"))
+        write_table("odd.tsv", texts, labels, ("question", "answer", "topic"))
         train = [*LINE[:-1], "odd.tsv", "--label", "topic"]
         refuse("pass text= ", *train)
         succeed(*train, "--text", "question,answer")
@@ -74,7 +65,7 @@ class TestDev:
         texts, labels = texts_and_labels("dev.tsv")
         names = np.array(["no", "so-so", "yes"])
         for name in ("train", "dev"):
-            write(f"{name}-names.tsv", *(texts_and_labels(f"{name}.tsv")[0], names[labels]))
+            write_table(f"{name}-names.tsv", *(texts_and_labels(f"{name}.tsv")[0], names[labels]))
         options = ["--dev", "dev-names.tsv", "--max-length", 5, "--out", "a"]
         completed = succeed(*LINE[:-1], "train-names.tsv", *options, *QUICK)
         encoder, head = load_checkpoint("a", max_length=5)
@@ -92,7 +83,7 @@ class TestDev:
 
     def test_a_regression_on_pairs_is_evaluated(self, files):
         texts, labels = texts_and_labels("dev.tsv")
-        write("pairs.tsv", texts, labels + 0.5, ("sentence1", "sentence2", "label"))
+        write_table("pairs.tsv", texts, labels + 0.5, ("sentence1", "sentence2", "label"))
         train = [*LINE[:-1], "pairs.tsv", "--dev", "pairs.tsv", "--out", "a"]
         completed = succeed(*train, "--penalty", "istar", *QUICK)
         encoder, head = load_checkpoint("a")
@@ -102,7 +93,7 @@ class TestDev:
         assert re.search(rf"R² +{head.score(X, labels + 0.5):.4g}\n", completed.stdout)
 
     def test_a_model_that_cannot_be_evaluated_is_kept(self, files):
-        write("same.tsv", ["unknown", "words", "only"], [0, 1, 2])
+        write_table("same.tsv", ["unknown", "words", "only"], [0, 1, 2])
         completed = run(*LINE, "--dev", "same.tsv", "--out", "out", "--set", "epochs=1")
         assert "out holds the fine-tuned checkpoint, but" in str(completed.code)
         assert (files / "out" / "model.safetensors").is_file()

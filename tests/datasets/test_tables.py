@@ -41,6 +41,7 @@ def with_labels(*labels):
 
 QUOTED = 'sentence,label\n"a, ""b""\nc",1\nd,0\n'
 COLUMNS = "id,question,answer,score\n7,q,a,0.5\n"
+LINES = '\ufeffOne\ttext.\r\n\n \n "b"\nlabel'
 OBJECTS = '{"sentence": "", "label": true}\n{"sentence": 3, "label": 0}'
 
 
@@ -58,13 +59,7 @@ OBJECTS = '{"sentence": "", "label": true}\n{"sentence": 3, "label": 0}'
         ("a.jsonl", OBJECTS, {}, ["", "3"], [1, 0]),
         ("a.tsv", "text\tlabel\na\rb\t1\nc\t0\n", {}, ["a\rb", "c"], [1, 0]),
         ("a.tsv", "text\tlabel\ra\t1\rb\t0\r", {}, ["a", "b"], [1, 0]),
-        (
-            "a.txt",
-            '\ufeffOne\ttext.\r\n\n \n "b"\nlabel',
-            {},
-            ["One\ttext.", ' "b"', "label"],
-            None,
-        ),
+        ("a.txt", LINES, {}, ["One\ttext.", ' "b"', "label"], None),
     ],
 )
 def test_texts_and_labels(name, content, options, texts, labels, tmp_path):
@@ -110,27 +105,14 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
         ("a.tsv", with_labels("1", "nan"), {}, "row 3: column 'label' is not finite"),
         ("a.tsv", "x\ty\tlabel\na\tb\t1\n", {}, "text=None.*'x', 'y'"),
         ("a.tsv", "x\tx\na\tb\n", {"text": "x"}, "text='x'.*'x', 'x'"),
-        (
-            "a.tsv",
-            labelled("a\t1"),
-            {"label": "kind"},
-            "'kind' is not one column.*'sentence', 'label'",
-        ),
+        ("a.csv", "text,label,label\na,b,1\n", {}, "label='label' is not one column"),
+        ("a.txt", "a\x1fb\nc\n", {}, "control character"),
+        ("a.tsv", labelled("a\t1"), {"label": "kind"}, "'kind' is not one column"),
         ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "row 4: column 'sentence' is empty"),
         ("a.csv", SEMICOLONS, {}, "separator ';'"),
-        (
-            "a.csv.gz",
-            gzip.compress(b"sentence\n" + b"abc" * 99, mtime=0)[:-9],
-            {},
-            "a.csv.gz cannot be read",
-        ),
+        ("a.csv.gz", gzip.compress(b"sentence\n" + b"abc" * 99)[:-9], {}, "cannot be read"),
         ("a.jsonl", '{"sentence": "a"}\n\n{"sentence"\n', {}, "row 3 is not a JSON object"),
-        (
-            "a.jsonl",
-            '{"sentence": "a", "label": 1}\n{"sentence": "b"}',
-            {},
-            "row 2: column 'label'",
-        ),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}', {}, "row 2: column 'label'"),
         ("a.jsonl", KINDS, {}, "strings and numbers"),
         ("a.jsonl", '{"text": "a", "label": ["x"]}', {}, "row 1: .*'x'.*MultiLabelBinarizer"),
         ("a.parquet", b"no parquet", {}, "a.parquet.*not a parquet file"),
@@ -230,12 +212,3 @@ def test_typed_columns_of_parquet(tmp_path):
         columns = {"sentence": texts, "label": [b"good", b"bad"]}
         found, labels = load_table(write(tmp_path, "a.parquet", columns))
         assert (found, labels.tolist()) == (["the café", "été"], ["good", "bad"])
-
-
-def test_a_name_of_two_columns_and_a_control_character_are_refused(tmp_path):
-    (tmp_path / "twice.csv").write_text("text,label,label\na,b,1\n")
-    with pytest.raises(ValueError, match="label='label' is not one column"):
-        load_table(tmp_path / "twice.csv")
-    (tmp_path / "odd.txt").write_text("a\x1fb\nc\n")
-    with pytest.raises(ValueError, match="control character"):
-        load_table(tmp_path / "odd.txt")

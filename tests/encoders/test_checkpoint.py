@@ -2,26 +2,19 @@
 
 import numpy as np
 import pytest
-import torch
 
 from isoadapt.encoders import load_checkpoint
-from tests.tiny_models import ARCHITECTURES, PAIRS, TEXTS, make_model, make_tokenizer, save_model
+from tests.tiny_models import (
+    ARCHITECTURES,
+    PAIRS,
+    TEXTS,
+    logits_of,
+    make_model,
+    make_tokenizer,
+    save_model,
+)
 
 QUICK = ("bert", "roberta", "distilbert", "xlnet", "gpt2")  # each with a head of its own
-
-
-def logits_one_by_one(model, tokenizer, inputs):
-    """Compute the model's own logits for each input alone, without padding."""
-    rows = []
-    for item in inputs:
-        # Lists are needed because a call with strings drops an empty second text.
-        args = [[text] for text in (item if isinstance(item, tuple) else (item,))]
-        encoded = tokenizer(*args, return_tensors="pt")
-        if encoded["input_ids"].shape[1] == 0:
-            encoded = tokenizer("[SEP]", return_tensors="pt")
-        with torch.inference_mode():
-            rows.append(model(**encoded).logits[0].double().numpy())
-    return np.array(rows)
 
 
 @pytest.mark.parametrize(
@@ -30,12 +23,11 @@ def logits_one_by_one(model, tokenizer, inputs):
 )
 def test_head_of_embeddings_gives_the_logits_of_the_model(architecture, tmp_path):
     save_model(tmp_path, architecture)
-    model, tokenizer = make_model(architecture), make_tokenizer(architecture)
     encoder, head = load_checkpoint(tmp_path, max_length=60)
     assert head.classes_.tolist() == [0, 1, 2]
     assert head.coef_.dtype == head.intercept_.dtype == np.float64
     for inputs in (TEXTS, PAIRS[:4]):
-        expected = logits_one_by_one(model, tokenizer, inputs)
+        expected = logits_of(make_model(architecture), inputs, architecture)
         assert np.ptp(expected, axis=0).max() > 0.01
         found = head.outputs(encoder.transform(inputs))
         np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
@@ -44,7 +36,7 @@ def test_head_of_embeddings_gives_the_logits_of_the_model(architecture, tmp_path
 def test_last_token_is_found_though_text_holds_the_end_token(tmp_path):
     texts = ["the cat [SEP]", "a dog [SEP] ran far", "[SEP] [SEP]", "the mat was far"]
     encoder, head = load_checkpoint(save_model(tmp_path, "gpt2"))
-    expected = logits_one_by_one(make_model("gpt2"), make_tokenizer("gpt2"), texts)
+    expected = logits_of(make_model("gpt2"), texts, "gpt2")
     np.testing.assert_allclose(head.outputs(encoder.transform(texts)), expected, atol=1e-4)
     assert not head.intercept_.any()  # its head has no bias
 
@@ -52,9 +44,8 @@ def test_last_token_is_found_though_text_holds_the_end_token(tmp_path):
 def test_head_of_a_regression_with_several_outputs(tmp_path):
     encoder, head = load_checkpoint(save_model(tmp_path, problem_type="regression"))
     assert head.classes_ is None
-    expected = logits_one_by_one(make_model(), make_tokenizer(), TEXTS)
     found = head.predict(encoder.transform(TEXTS))
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(found, logits_of(make_model(), TEXTS), atol=1e-4)
 
 
 def test_hidden_layer_as_wide_as_the_head_is_not_taken_for_it():

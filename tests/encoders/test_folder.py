@@ -97,16 +97,6 @@ def test_links_to_files_elsewhere_are_followed(checkpoint, tmp_path):
     assert not np.allclose(TransformerEncoder(folder).transform(TEXTS), expected)
 
 
-def test_a_transformer_deep_in_a_sentence_folder_is_part_of_the_identity(bare_checkpoint, tmp_path):
-    deep = copied(bare_checkpoint, tmp_path / "a" / "b")
-    places = {"a/b": "Transformer", "p": "Pooling"}
-    modules = [{"path": path, "type": KIND + kind} for path, kind in places.items()]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    before = checkpoint_identity(tmp_path)
-    save_model(deep, kind="AutoModel", intermediate_size=32)
-    assert checkpoint_identity(tmp_path).digest != before.digest
-
-
 def test_files_that_are_missing_are_named(tmp_path, checkpoint):
     needed = {"config.json": "config.json", "model.safetensors": "safetensors"}
     for name, says in (needed | {"tokenizer.json": "a tokenizer"}).items():

@@ -1,11 +1,8 @@
 """Several poolings side by side from one forward pass, and pooling="readout"."""
 
-import pickle
-
 import numpy as np
 import pytest
 import transformers
-from sklearn.base import clone
 
 from isoadapt.encoders import TransformerEncoder, load_checkpoint
 from isoadapt.encoders._backbone import Backbone
@@ -98,11 +95,3 @@ def test_a_model_without_a_head_gives_hidden_states(bare_checkpoint, live):
 def test_wrong_lists_are_refused(live, pooling, layer):
     with pytest.raises(ValueError, match=r"pooling=|layer="):
         vectors(live, pooling, layer)
-
-
-@pytest.mark.parametrize("pooling", ["readout", PARTS, [("mean", -1)]])
-def test_copies_have_the_poolings(checkpoint, pooling):
-    encoder = TransformerEncoder(checkpoint, pooling=pooling)
-    copy = pickle.loads(pickle.dumps(clone(encoder)))
-    assert copy.pooling == pooling
-    np.testing.assert_array_equal(copy.transform(TEXTS), encoder.transform(TEXTS))

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
 from isoadapt.encoders import TransformerEncoder, _opened, load_checkpoint
-from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model, save_pair
+from tests.tiny_models import PAIRS, TEXTS, make_tokenizer, save_model
 
 POOLS = {"cls": lambda h: h[0], "mean": lambda h: h.mean(0), "max": lambda h: h.max(0)}
 LONG = [" ".join(["cat"] * 30 + ["dog"] * 200), "a dog"]
@@ -78,13 +78,6 @@ def test_half_precision_computes_in_it_and_returns_float32(checkpoint):
     full, half = embed(checkpoint), embed(checkpoint, dtype="bfloat16")
     assert half.dtype == full.dtype == np.float32
     assert 1e-4 < np.abs(half - full).max() < 0.1
-
-
-def test_float16_files_are_computed_in_float32(tmp_path):
-    model = make_model().half()
-    save_pair(model, make_tokenizer(), tmp_path)
-    expected = embed((model.float(), make_tokenizer()))
-    np.testing.assert_allclose(embed(tmp_path), expected, atol=1e-6)
 
 
 # scikit-learn

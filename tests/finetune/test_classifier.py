@@ -280,22 +280,15 @@ def test_settings_of_the_training(base, tmp_path, runs):
     finetune_text_classifier(base, TEXTS, LABELS, tmp_path / "a", device="cpu")
     given = {"epochs": 2, "lr": 1e-3, "batch_size": 4, "warmup": 0.0, "weight_decay": 0.0}
     finetune_text_classifier(base, *SOME, tmp_path / "b", shuffle=False, **given)
-    expected = (3, 5e-5, 32, 0.1, 5e-6, "group_by_length"), (2, 1e-3, 4, 0.0, 0.0, "sequential")
-    for run, fields in zip(runs, expected, strict=True):
-        arguments = run.args
-        assert (
-            arguments.num_train_epochs,
-            arguments.learning_rate,
-            arguments.per_device_train_batch_size,
-            arguments.warmup_steps,
-            pytest.approx(arguments.weight_decay),
-            arguments.train_sampling_strategy,
-        ) == fields
-        assert (arguments.max_grad_norm, arguments.lr_scheduler_type) == (1, "linear")
+    names = ["num_train_epochs", "learning_rate", "per_device_train_batch_size", "warmup_steps"]
+    names += ["train_sampling_strategy", "max_grad_norm", "lr_scheduler_type"]
+    expected = [3, 5e-5, 32, 0.1, "group_by_length"], [2, 1e-3, 4, 0.0, "sequential"]
+    for run, fields, decay in zip(runs, expected, (5e-6, 0.0), strict=True):
+        assert [getattr(run.args, name) for name in names] == [*fields, 1, "linear"]
         optimiser = run.create_optimizer()
         assert type(optimiser) is torch.optim.AdamW
         decays = {group["weight_decay"] for group in optimiser.param_groups}
-        assert decays == {0.0, arguments.weight_decay}
+        assert sorted(decays) == pytest.approx(sorted({0.0, decay}))
         assert run.isotropy_objective.penalty is None
 
 
@@ -308,13 +301,11 @@ def test_a_folder_is_replaced_only_if_asked_and_the_model_itself_never(base, tmp
     (out / "model.safetensors").write_bytes(b"old")
     with pytest.raises(FileExistsError, match="overwrite=True"):
         finetune_text_classifier(copy, *SOME, out, **QUICK)
-    (tmp_path / "link").symlink_to(copy)
-    for same in (copy, tmp_path / "link"):
-        with pytest.raises(FileExistsError, match="is the model that is read, which is kept"):
-            finetune_text_classifier(copy, *SOME, same, overwrite=True, **QUICK)
+    with pytest.raises(FileExistsError, match="is the model that is read, which is kept"):
+        finetune_text_classifier(copy, *SOME, copy, overwrite=True, **QUICK)
     finetune_text_classifier(copy, *SOME, out, overwrite=True, **QUICK)
     assert (out / "model.safetensors").read_bytes() != b"old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "link", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "out"]
 
 
 ONE_STEP = {"batch_size": 16, "warmup": 0.0}  # whose loss is finite

@@ -438,30 +438,15 @@ def test_wrong_parameters(options, word, tmp_path):
         make_trainer(plain_model(), make_rows(4), tmp_path, **options)
 
 
-class Returning(torch.nn.Module):
-    """A penalty that returns what a function makes of the points."""
-
-    def __init__(self, make):
-        super().__init__()
-        self.make = make
-
+class Detached(torch.nn.Module):
     def forward(self, points):
-        return self.make(points)
+        return points.detach().square().mean()
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "word"),
-    [
-        (lambda points: points.square().mean(0), ValueError, r"\(16,\)"),
-        (lambda points: float(points.detach().square().mean()), TypeError, "float"),
-        (lambda points: points.detach().square().mean(), ValueError, "Returning.*no gradient"),
-    ],
-    ids=["vector", "float", "detached"],
-)
-def test_a_penalty_that_is_no_number_with_a_gradient_is_named(make, error, word, tmp_path):
+def test_a_penalty_without_a_gradient_is_named(tmp_path):
     rows = make_rows(8)
-    with pytest.raises(error, match=rf"(?s)penalty.*{word}"):
-        step_gradient(make_trainer(plain_model(), rows, tmp_path, Returning(make)), rows)
+    with pytest.raises(ValueError, match=r"penalty Detached.*no gradient"):
+        step_gradient(make_trainer(plain_model(), rows, tmp_path, Detached()), rows)
 
 
 # LoRA, and subclasses

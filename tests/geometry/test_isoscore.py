@@ -177,16 +177,6 @@ def test_score_and_gradient_in_float32_do_not_over_or_underflow(n, scale):
         torch.testing.assert_close(scale * found[0].double(), wanted[0], rtol=1e-3, atol=1e-6)
 
 
-def test_what_is_not_finite_has_no_score():
-    X, cov = cloud(9, 5), torch.eye(5, dtype=F64)
-    cov[0, 1] = torch.nan
-    assert isoscore_star(X, cov, 0.3).isnan()
-    for bias_corrected in (False, True):
-        for points in (X.where(X[2, 3] != X, torch.nan), X / 0.0):
-            for zeta in (0.0, 0.3):
-                assert isoscore_star(points, None, zeta, bias_corrected).isnan()
-
-
 @pytest.mark.parametrize("bias_corrected", [False, True])
 @pytest.mark.parametrize("row", [torch.full((5,), 0.3), torch.zeros(5)])
 def test_equal_rows_have_no_score_and_zero_gradient(row, bias_corrected):
@@ -260,31 +250,12 @@ class TestEstimateOfTheSquaredNorm:
             estimate = self.estimate(scale * root, norm)
             torch.testing.assert_close(estimate, scale**4 * self.squared_norm(root))
 
-    def test_is_renewed_for_some_members_only(self):
-        old, new = cloud(4, 5, members=(3,)), cloud(4, 5, seed=1, members=(3,))
-        norm = SquaredNorm.at(old)
-        norm.renew([0, 2], new)
-        exact = self.squared_norm(new)
-        found = self.estimate(new, norm)
-        torch.testing.assert_close(found[[0, 2]], exact[[0, 2]])
-        assert found[1] < 0.99 * exact[1]
-
     def test_zero_factor_has_no_norm_and_no_gradient(self):
         X, root = cloud(5, 6), torch.zeros(6, 5, dtype=F64, requires_grad=True)
         norm = SquaredNorm.at(root)
         score = isoscore_star(X, FactoredCovariance(root, norm), 0.3)
         torch.testing.assert_close(score, isoscore_star(X))
         assert not torch.autograd.grad(score, root)[0].any()
-
-
-@pytest.mark.parametrize(("n", "d", "bias_corrected"), [(4, 6, True), (9, 4, False)])
-def test_members_may_differ_in_zeta(n, d, bias_corrected):
-    X, prior_cov = cloud(n, d, members=(4,)).requires_grad_(), shrinkage_covariance(d)
-    zetas = torch.tensor([0.0, 0.2, 0.7, 1.0], dtype=F64)
-    together = isoscore_star(X, prior_cov, zetas, bias_corrected)
-    for x, zeta, score in zip(X, zetas.tolist(), together, strict=True):
-        torch.testing.assert_close(score, isoscore_star(x, prior_cov, zeta, bias_corrected))
-    assert gradcheck(lambda x: isoscore_star(x, prior_cov, zetas, bias_corrected), X)
 
 
 # Invariances and range.

@@ -80,16 +80,6 @@ def test_half_precision_is_computed_in_float32_and_integers_in_float64():
         assert persistence_bars(kind([[1], [4], [6]])).tolist() == [3.0, 2.0]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_points_on_a_gpu_give_bars_and_gradients_there():
-    gradients = []
-    for device in ("cpu", "cuda"):
-        points = torch.tensor(cloud(40, 12), device=device, requires_grad=True)
-        persistent_entropy(select_bars(persistence_bars(points))).backward()
-        gradients.append(points.grad.cpu())
-    torch.testing.assert_close(*gradients)
-
-
 @pytest.mark.parametrize("select", [select_bars, lambda bars: bars])
 @pytest.mark.parametrize("shape", [(2, 3), (9, 15)])
 def test_gradcheck(shape, select):

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from isoadapt import adapters
 from isoadapt.heads import LinearHead
@@ -96,3 +98,14 @@ def without_isoadapt():
         for name in [name for name in sys.modules if name.split(".")[0] == "isoadapt"]:
             patch.setitem(sys.modules, name, None)
         yield patch
+
+
+def served_logits(folder, texts, padded=False, **options):
+    """Logits of plain transformers, each text alone or all padded, without isoadapt."""
+    batches = [texts] if padded else [[text] for text in texts]
+    options |= {"return_tensors": "pt", "truncation": True, "padding": padded}
+    with without_isoadapt(), torch.inference_mode():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        assert model.dtype == torch.float32
+        return np.concatenate([model(**tokenizer(each, **options)).logits for each in batches])

@@ -9,7 +9,7 @@ import sklearn
 import torch
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import AdaptedEncoder, TransformerEncoder, Whitening
+from isoadapt import TransformerEncoder, Whitening
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.interop._merge import check_source
 from isoadapt.interop._pipeline import take_apart
@@ -52,13 +52,6 @@ class TestPipelines:
         encoder = TransformerEncoder(source.folder, pooling="max", layer=0)
         model = make_pipeline(encoder, source.adapter)
         assert "pooling='head_input'" in refuse(model, source.folder, "pooling='max', layer=0")
-
-    def test_another_checkpoint_is_refused(self, source, other, tmp_path):
-        model = AdaptedEncoder(TransformerEncoder(other), Whitening()).fit(ROWS)
-        with pytest.raises(ValueError, match="another checkpoint") as refusal:
-            merge_into_checkpoint(model, source.folder, tmp_path / "out")
-        assert str(other) in str(refusal.value)
-        assert not (tmp_path / "out").exists()
 
     def test_only_entries_that_decide_vectors_count(self, source, tmp_path):
         copy = shutil.copytree(source.folder, tmp_path / "copy")

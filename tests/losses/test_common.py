@@ -89,12 +89,26 @@ class TestEveryPenalty:
             torch.testing.assert_close(loss(same), loss(Z), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("loss", [IsoScoreLoss, PersistentEntropyLoss])
-def test_the_count_of_degenerate_clouds_is_a_buffer(loss):
-    counted, again = loss(), loss()
-    counted(torch.zeros(3, 8, 5))
-    again.load_state_dict(counted.state_dict())
-    assert again.n_degenerate == 3
+@pytest.mark.parametrize(
+    "make",
+    [
+        IsoScoreLoss,
+        lambda: IsoScoreLoss(form="linear", bias_corrected=True),
+        PersistentEntropyLoss,
+        lambda: PersistentEntropyLoss("all"),
+    ],
+)
+def test_a_member_of_equal_rows_costs_nothing_and_is_counted_in_a_buffer(make):
+    loss, again, good = make(), make(), cloud(2, 13, 5)
+    Z = torch.stack([good[0], torch.full((13, 5), 0.1, dtype=torch.float64), good[1]])
+    values, gradients = value_and_gradient(loss, Z)
+    assert float(values[1]) == 0
+    assert not gradients[1].any()
+    again.load_state_dict(loss.state_dict())
+    assert again.n_degenerate == 1
+    alone, its = value_and_gradient(make(), good)  # the others are as they are alone
+    torch.testing.assert_close(values[[0, 2]], alone, rtol=0, atol=1e-13)
+    torch.testing.assert_close(gradients[[0, 2]], its, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(

@@ -94,20 +94,6 @@ def test_nothing_left_costs_nothing_with_zero_gradient(shape, labels, dtype):
 
 
 @pytest.mark.parametrize("bars", BARS)
-def test_a_member_of_equal_rows_costs_nothing_and_leaves_the_others_as_they_are(bars):
-    good = cloud(2, 13, 5)
-    Z = torch.stack([good[0], torch.full((13, 5), 0.1, dtype=torch.float64), good[1]])
-    loss = PersistentEntropyLoss(bars)
-    values, gradients = value_and_gradient(loss, Z, LABELS)
-    assert loss.n_degenerate == 2
-    assert float(values[1]) == 0
-    assert not gradients[1].any()
-    alone, its = value_and_gradient(loss, good, LABELS)
-    torch.testing.assert_close(values[[0, 2]], alone, rtol=0, atol=0)
-    torch.testing.assert_close(gradients[[0, 2]], its, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("bars", BARS)
 def test_duplicate_rows_count_once_and_gradients_stay_finite(bars):
     Z, loss = cloud(10, 6), PersistentEntropyLoss(bars)
     value, gradient = value_and_gradient(loss, Z[[0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9, 9, 9]])

@@ -86,10 +86,6 @@ class TestSpectrum:
         grey = {name for name in NAMES if is_grey(lines[name])}
         assert grey == set(NAMES) - {"none", *coloured}
         assert len({lines[name].get_color() for name in coloured}) == len(coloured)
-        order = [lines[name].get_zorder() for name in (*grey, "none", *coloured)]
-        assert order == sorted(order)
-        widths = [lines[name].get_linewidth() for name in ("none", *coloured)]
-        assert (np.diff(widths) < 0).all()  # each shows below those that are drawn later
         entries = [text.get_text() for text in display.axes_[1].get_legend().get_texts()]
         assert entries[: 1 + len(coloured)] == ["none", *coloured]
         assert all(name in entries[1 + len(coloured)] for name in grey)

@@ -104,16 +104,6 @@ def test_characters_that_xml_cannot_have_are_replaced(file):
     assert page.tooltips.count(f"{shown}: {shown}") == 2 * 5
 
 
-def test_equal_points_have_their_own_texts(file):
-    twice, classes = np.vstack([X[:10]] * 2), np.repeat(["a", "b"], 10)
-    texts = [f"text {row}." for row in range(20)]
-    displays = {"map": EmbeddingMapDisplay.from_embeddings(twice, twice, classes)}
-    write_report(file, displays=displays, texts=texts)
-    found = Page(file).tooltips
-    for name, text in zip(classes, texts, strict=True):
-        assert found.count(f"{name}: {text}") == 2  # before and after
-
-
 def test_nothing_is_requested_and_ids_are_unique(report, file):
     log = [{"step": 1, "isoscore_star": 0.2}, {"step": 2, "isoscore_star": 0.3}]
     displays = {

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import ttest_1samp
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
-from benchmarks.reproduction._statistics import bootstrap, p_above, pack, t_interval, unpack
+from benchmarks.reproduction._statistics import bootstrap, p_above, t_interval
 
 STEPS = [0.02, -0.01, 0.03, 0.01, 0.015]
 
@@ -49,9 +49,3 @@ def test_the_bootstrap_draws_the_same_rows_for_both_sides(name, score):
     found = bootstrap(before, after, name, n_draws=n_draws)
     assert found == pytest.approx(np.quantile(steps, [0.025, 0.975]))
     assert bootstrap(before, before, name) == (0.0, 0.0)
-
-
-def test_predictions_survive_packing():
-    stored = predictions(np.random.default_rng(0), 0.2)
-    found = unpack(pack(*(each.astype(int) for each in stored)))
-    np.testing.assert_array_equal(found, stored)
