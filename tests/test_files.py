@@ -15,6 +15,7 @@ from isoadapt._utils.files import (
     atomic_folder,
     atomic_path,
     check_output_folder,
+    check_writable,
     writable_folder,
 )
 from isoadapt.interop import load_adapter, save_adapter
@@ -105,11 +106,14 @@ class TestFiles:
 
     def test_a_writable_folder_is_made_and_an_unwritable_one_is_named(self, tmp_path):
         folder = tmp_path / "a" / "b"
+        assert check_writable(folder) == folder
+        assert os.listdir(tmp_path) == []
         assert writable_folder(str(folder)) == folder
         assert os.listdir(folder) == []
         fill(tmp_path, {"file": "kept"})
-        with pytest.raises(OSError, match=r"file.*a/b.*choose another folder"):
-            writable_folder(tmp_path / "file/a/b")
+        for check in (check_writable, writable_folder):
+            with pytest.raises(OSError, match=r"file.*a/b.*choose another folder"):
+                check(tmp_path / "file/a/b")
         assert contents(tmp_path) == {"file": b"kept"}
 
 
@@ -148,7 +152,7 @@ class TestFolders:
         monkeypatch.setenv("HOME", str(tmp_path))
         for name in ("a/b", "~/a/b"):
             assert check_output_folder(name, overwrite=False) == tmp_path / "a" / "b"
-        assert os.listdir(tmp_path / "a") == []
+        assert os.listdir(tmp_path) == []
         fill(tmp_path, {"a/b/config.json": "kept"})
         with pytest.raises(FileExistsError, match=r"'a/b'.*overwrite=True"):
             check_output_folder("a/b", overwrite=False)

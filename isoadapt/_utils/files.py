@@ -44,8 +44,8 @@ def sync(file: Path, mode: int) -> None:
     file.chmod(mode)
 
 
-def writable_folder(folder: str | os.PathLike[str]) -> Path:
-    """Create `folder` if it is missing; raise OSError unless files can be written to it."""
+def check_writable(folder: str | os.PathLike[str]) -> Path:
+    """Raise OSError unless files can be written to `folder` or, if it is missing, its parent."""
     folder = Path(folder)
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
@@ -53,6 +53,12 @@ def writable_folder(folder: str | os.PathLike[str]) -> Path:
             f"output folder {str(folder)!r} cannot be written to: {str(existing)!r} is a file or "
             "protected; choose another folder"
         )
+    return folder
+
+
+def writable_folder(folder: str | os.PathLike[str]) -> Path:
+    """Create `folder` if it is missing; raise OSError unless files can be written to it."""
+    folder = check_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -65,7 +71,7 @@ def check_output_folder(
     name: str = "output_folder",
     model: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Return the path of `folder`, whose parent is made; raise OSError if it must not be used."""
+    """Return the path of `folder`; raise OSError if a result must not be written to it."""
     target, shown = Path(folder).expanduser().resolve(), f"{name}={str(folder)!r}"
     wrong = ""
     if target.exists() and not target.is_dir():
@@ -77,7 +83,7 @@ def check_output_folder(
     if wrong:
         raise FileExistsError(f"{shown} is {wrong}; choose a new folder")
     _check_replaceable(target, overwrite, content, shown)
-    writable_folder(target.parent)
+    check_writable(target.parent)
     for left in target.parent.glob(f"{glob.escape(target.name)}.isoadapt-old-*"):
         warn(
             f"{str(left)!r} holds all or part of the former content of {shown}, which another call "
@@ -94,6 +100,7 @@ def atomic_folder(target: Path, overwrite: bool, content: str) -> Iterator[Path]
     the two renames, the former folder stays beside, where :func:`check_output_folder` finds it.
     FileExistsError is raised if `target` may not be replaced, also if that changed in the block.
     """
+    target.parent.mkdir(parents=True, exist_ok=True)
     ending = uuid.uuid4().hex[:8]
     new, old = (
         target.with_name(f"{target.name}.isoadapt-{age}-{ending}") for age in ("new", "old")

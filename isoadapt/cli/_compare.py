@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isoadapt._utils.files import writable_folder
+from isoadapt._utils.files import check_writable
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import choices
 from isoadapt.adapters._registry import METHODS, NAMES, VARIANTS
@@ -55,10 +55,10 @@ def compare(adapters: list[str], options: Run) -> None:
     out, page = (path and path.expanduser() for path in (options.out, options.page))
     with console.notes():
         if out is not None:
-            writable_folder(out)
+            check_writable(out)
         if page is not None:
             import_optional("matplotlib", feature="--html", extra="plot")
-            writable_folder(page.parent)
+            check_writable(page.parent)
         tables = _read(options)
         if options.encoder_saw is None and options.test is None:
             console.say(

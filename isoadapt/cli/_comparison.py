@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from isoadapt import TeacherReadout, TransformerEncoder
-from isoadapt._utils.files import atomic_path
+from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.adapters._heads import head_for
 from isoadapt.cli._compare import Run, Tables
 from isoadapt.cli._options import Console
@@ -106,7 +106,7 @@ def _save(
     console: Console,
 ) -> None:
     """Write the comparison as JSON, and the best adapter of each use, if there is one."""
-    with atomic_path(out / "comparison.json") as temporary:
+    with atomic_path(writable_folder(out) / "comparison.json") as temporary:
         temporary.write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", "utf-8")
     for use in comparison.uses:
         best = comparison.best_adapter(use)
@@ -158,6 +158,7 @@ def _write_page(
         displays[f"Map before and after {best[-1]}"] = EmbeddingMapDisplay.from_embeddings(
             own[rows], adapted(best[-1]), colours
         )
+    writable_folder(page.parent)
     write_report(
         page,
         comparison=comparison,

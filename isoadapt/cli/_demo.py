@@ -20,7 +20,7 @@ from isoadapt import (
     TransformerEncoder,
     load_checkpoint,
 )
-from isoadapt._utils.files import atomic_path, check_output_folder, writable_folder
+from isoadapt._utils.files import atomic_path, check_output_folder, check_writable, writable_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._registry import installed_variants
@@ -103,7 +103,7 @@ def demo(
             random_state=0,
             verbose=console.verbose,
         )
-        _save_spectra(comparison.estimators, dev_X, out / _SPECTRA)
+        _save_spectra(comparison.estimators, dev_X, writable_folder(out) / _SPECTRA)
         with atomic_path(out / _PIPELINE) as temporary:  # without the weights of the encoder
             joblib.dump(make_pipeline(encoder.set_params(verbose=0), adapter), temporary)
         console.say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
@@ -124,7 +124,7 @@ def demo(
 
 def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
     """Check, before anything is computed, that the results can be written to the folder."""
-    writable_folder(out)
+    check_writable(out)
     for path in (out / _SPECTRA, out / _PIPELINE):
         if path.is_dir() or (path.exists() and not overwrite):
             raise FileExistsError(
