@@ -26,7 +26,6 @@ TABLES = (
     "comparison",
     "trials",
     "advice",
-    "probe",
 )
 
 

@@ -183,7 +183,7 @@ def _sizes(facts: Mapping[str, Any]) -> list[str]:
 def names() -> list[str]:
     """Names of the benchmarks: the public modules of `benchmarks.speed`, but those run alone."""
     found = {path.stem.removesuffix("_") for path in (FOLDER / "speed").glob("[!_]*.py")}
-    return sorted(found - {"gpu", "growth", "launches"})
+    return sorted(found - {"gpu", "growth"})
 
 
 def new_process(models: bool = False) -> ProcessPoolExecutor:
