@@ -26,6 +26,7 @@ TABLES = (
     "comparison",
     "trials",
     "advice",
+    "growth",
 )
 
 

@@ -19,7 +19,6 @@ from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _texts as texts
 from benchmarks.quality._adapter_rows import (
     BASE,
-    ISOBN,
     NO_PENALTY,
     NO_PENALTY_RAW,
     REFIT,
@@ -28,7 +27,6 @@ from benchmarks.quality._adapter_rows import (
     format_figure,
     is_regression,
     measure_adapter,
-    yes,
 )
 from benchmarks.quality._checkpoints import (
     CHECKPOINTS,
@@ -71,42 +69,6 @@ COLUMNS = {
     "seconds": "fit, s",
 }
 OTHERS = ("accuracy", "matthews", "corrected", "changed")  # columns of the tasks after the first
-ISTAR, COSREG = "IStarAdapter, lam={}", "CosRegAdapter"
-SELECTED, ALL_BARS = (f"TopologicalEntropyAdapter, {bars} bars" for bars in ("selected", "all"))
-CLAIMS = (  # text, adapter, control, column, direction
-    ("I-STAR, λ=1: IsoScore rises", ISTAR.format(1), NO_PENALTY, "isoscore", 1),
-    ("I-STAR, λ=1: TwoNN rises", ISTAR.format(1), NO_PENALTY, "two_nn", 1),
-    ("I-STAR, λ=-1: IsoScore falls", ISTAR.format(-1), NO_PENALTY, "isoscore", -1),
-    ("I-STAR, λ=-1: TwoNN falls", ISTAR.format(-1), NO_PENALTY, "two_nn", -1),
-    ("CosReg: mean cosine falls", COSREG, NO_PENALTY_RAW, "mean_cosine", -1),
-    (
-        "Persistent entropy, selected bars: anisotropy_1 falls",
-        SELECTED,
-        NO_PENALTY_RAW,
-        "anisotropy1",
-        -1,
-    ),
-    ("the same, centred: EV1 falls", SELECTED, NO_PENALTY_RAW, "ev1", -1),
-    (
-        "Persistent entropy: anisotropy_1 falls from all bars to selected bars",
-        SELECTED,
-        ALL_BARS,
-        "anisotropy1",
-        -1,
-    ),
-    ("the same, centred: EV1 falls from all to selected", SELECTED, ALL_BARS, "ev1", -1),
-    ("IsoBN: EV1 falls", ISOBN, BASE, "ev1", -1),
-    *(
-        (
-            f"Spectrum control, {decay}: EV1 falls",
-            f"SpectrumControlAdapter, {decay}",
-            NO_PENALTY,
-            "ev1",
-            -1,
-        )
-        for decay in ("polynomial", "exponential")
-    ),
-)
 INTRODUCTION = (
     "Adapters fitted to the training rows, judged on rows that neither they nor the encoder was "
     "fitted to (16 of CoLA's 1,043 dev sentences and one of SST-2's 1,821 test sentences also "
@@ -124,13 +86,6 @@ INTRODUCTION = (
     f"only against “head refit only” and “{NO_PENALTY}”; for CosReg and persistent entropy, which "
     f"are trained in raw coordinates, against “{NO_PENALTY_RAW}”. Changed: predictions that differ "
     "from those without an adapter. Seconds are processor time."
-)
-DIRECTIONS = (
-    "### Directions\n\nWhether what the papers claim of geometry holds on these embeddings: means "
-    "of the control → of the adapter, and for how many seeds; yes and no stand where all seeds "
-    "agree. The controls are those named above; "
-    f"for IsoBN “{BASE}”. The epoch that is kept is the last within one standard error of the best "
-    "validation score; the penalty has no part in the choice."
 )
 
 
@@ -179,7 +134,7 @@ def drawn(data: Embeddings, size: int | str, seed: int | None) -> Embeddings:
 
 
 def text(records: Sequence[Record]) -> str:
-    """Return the tables of the tasks, the targets and the directions."""
+    """Return the tables of the tasks and of the sizes, and what gains."""
     frame = pd.DataFrame(sorted(records, key=lambda found: TASKS.index(found["task"])))
     tasks = dict(list(frame[frame["size"] == "all"].groupby("task", sort=False)))
     parts = [INTRODUCTION, *(_task_table(own) for own in list(tasks.values())[:1])]
@@ -188,11 +143,7 @@ def text(records: Sequence[Record]) -> str:
             parts.append(_others_table(title, chosen))
     by_size = {size: frame[frame["size"] == size] for size in SIZES}
     parts += [_size_table(own) for own in by_size.values() if len(own)]
-    parts += [_gains(frame), DIRECTIONS]
-    rows = [[claim[0], *(verdict(own, *claim[1:]) for own in tasks.values())] for claim in CLAIMS]
-    return "\n\n".join(
-        [*parts, markdown_table(["claim", *tasks], rows), measured_with(frame["setting"])]
-    )
+    return "\n\n".join([*parts, _gains(frame), measured_with(frame["setting"])])
 
 
 def _task_table(own: pd.DataFrame) -> str:
@@ -227,7 +178,7 @@ def _gains(frame: pd.DataFrame) -> str:
     for (task, size), own in means.groupby(["task", "size"], sort=False):
         scores, n = own.droplevel([0, 1])["accuracy"], own["n"].iloc[0]
         for row in scores.index.difference(CONTROLS, sort=False):
-            raw = row.startswith((COSREG, "TopologicalEntropy"))
+            raw = row.startswith(("CosReg", "TopologicalEntropy"))
             best = max(scores.get([BASE, REFIT, NO_PENALTY_RAW if raw else NO_PENALTY], [np.inf]))
             error = score_error(best, n, task in REGRESSIONS)
             n_compared += 1
@@ -265,19 +216,3 @@ def _mean(fits: pd.DataFrame, column: str) -> str:
     mean = format_figure(fits[column].mean(), column)
     spread = column in ("accuracy", "matthews") and len(fits[column].dropna()) > 1
     return f"{mean} ± {fits[column].std():.3f}" if spread else mean
-
-
-def verdict(own: pd.DataFrame, row: str, control: str, column: str, sign: int) -> str:
-    """Return whether a figure rises (sign 1) or falls (-1) from a control to a row, for each seed.
-
-    A control without a seed is compared with every seed of the row.
-    """
-    after, before = (own[own["row"] == name].set_index("seed")[column] for name in (row, control))
-    if after.empty or before.empty:
-        return "not measured"
-    steps = sign * (after - before if len(before) > 1 else after - before.iloc[0]).dropna()
-    n, of = (steps > 0).sum(), len(steps)
-    counted = f", {n}/{of}" if of > 1 else ""
-    holds = "mixed" if 0 < n < of else yes(n > 0)
-    means = (format_figure(each.mean(), column) for each in (before, after))
-    return f"{holds}, {' → '.join(means)}{counted}"

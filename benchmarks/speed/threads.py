@@ -5,10 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from benchmarks._data import embeddings_or_cone, narrow_cone
-from benchmarks.speed._harness import Comparison, Result, Skipped, seconds_of
+from benchmarks.speed._harness import Comparison, Result, seconds_of
 from isoadapt import IsotropyLayer
 
 BUSY = "import torch\nA = torch.randn(2000, 2000)\nprint('busy', flush=True)\nwhile True: A @ A"
@@ -16,9 +14,6 @@ BUSY = "import torch\nA = torch.randn(2000, 2000)\nprint('busy', flush=True)\nwh
 
 def run(quick: bool) -> Iterator[Result]:
     """Compare a fit beside a busy process with one alone."""
-    if torch.get_num_threads() == 1:
-        yield Skipped("threads of training", "torch has only one: unset OMP_NUM_THREADS")
-        return
     data = narrow_cone(400, 384, seed=0) if quick else embeddings_or_cone("mrpc", 3668)
     layer = IsotropyLayer(data.head, device="cpu", random_state=0)
     busy, alone = [], []
