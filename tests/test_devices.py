@@ -1,6 +1,8 @@
 """What runs on a GPU, on a pretended one: equal to the CPU, and without waiting for the device."""
 
 from collections import Counter
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import joblib
 import numpy as np
@@ -10,7 +12,6 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from benchmarks.speed.launches import counted_steps
 from isoadapt import (
     AdaptedEncoder,
     CosRegAdapter,
@@ -27,6 +28,7 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt._utils.devices import resolve_device
+from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.encoders import _opened, release
 from isoadapt.finetune import IsotropyTrainer, add_isobn
 from isoadapt.geometry import Moments, persistence_bars
@@ -53,6 +55,21 @@ X, Y = make_classification(200, 8, n_informative=6, random_state=0)
 WEIGHTS, GROUPS = np.arange(200) % 3 + 1.0, np.arange(200) // 2
 VALUES = np.column_stack([X @ np.arange(8), X[:, 0]])
 SHORT = {"max_epochs": 2, "random_state": 0}
+
+
+@contextmanager
+def counted_steps(record):
+    """Collect what each training step does on the pretended GPU."""
+    events, step = [], AdapterNet.train_step
+
+    def counted(net, *args, **kwargs):
+        before = record.copy()
+        found = step(net, *args, **kwargs)
+        events.append(record - before)
+        return found
+
+    with patch.object(AdapterNet, "train_step", counted):
+        yield events
 
 
 @pytest.fixture(scope="module")

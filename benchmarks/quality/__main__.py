@@ -26,7 +26,7 @@ TABLES = (
     "comparison",
     "trials",
     "advice",
-    "probe",
+    "growth",
 )
 
 

@@ -14,7 +14,6 @@ from isoadapt.datasets import load_table
 MAX_OWN = 3000  # single texts that a map is fitted on; all of CoLA's, which are short
 MAX_PAIRS = 1500  # training pairs that a head is fitted on
 MAX_ROWS = 1200  # evaluated rows of a task
-MAX_TARGET = 2000  # STS-B texts that a map is fitted on
 MAX_OUTLIERS = 800
 MAX_MORE = 8500  # sentences of another domain that a map is fitted on besides a task's own
 LAYER_PAIRS = 500  # STS-B dev pairs on which the layer is chosen
@@ -100,13 +99,6 @@ def similarity(split: str) -> Similarity:
         rows = drawn(rows, LAYER_PAIRS)
     first, second = zip(*(pairs[row] for row in rows), strict=True)
     return Similarity(list(first), list(second), scores[rows])
-
-
-@cache
-def target_texts() -> list[str]:
-    """Return texts of the STS-B training split that no column is evaluated on."""
-    found = drawn(singles(read("stsb", "train")[0]), MAX_TARGET)
-    return [text for text in found if text not in evaluated_texts()]
 
 
 @cache

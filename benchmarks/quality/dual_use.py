@@ -19,7 +19,6 @@ from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
 from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _figures as figures, _texts as texts
-from benchmarks.quality._adapter_rows import yes
 from benchmarks.quality._checkpoints import (
     CHECKPOINTS,
     EPOCHS,
@@ -186,12 +185,6 @@ def preserving(checkpoint: Checkpoint, head: LinearHead, own: OwnTexts) -> Vecto
     return Vectors(checkpoint.vectors, head, adapter.transform, head.outputs)
 
 
-def preserving_target(checkpoint: Checkpoint, head: LinearHead, own: OwnTexts) -> Vectors:
-    """Return whitened vectors with the same head; the map is fitted on STS-B texts."""
-    kept = [text for text in texts.target_texts() if text not in set(own.singles)]
-    return preserving(checkpoint, head, own._replace(fit=kept))
-
-
 ROWS: Mapping[str, Callable[[Checkpoint, LinearHead, OwnTexts], Vectors]] = {
     RAW: raw,
     "centred": centred,
@@ -199,7 +192,6 @@ ROWS: Mapping[str, Callable[[Checkpoint, LinearHead, OwnTexts], Vectors]] = {
     "Whitening, head W A⁻¹": whitening,
     "AllButTheTop, logistic head": all_but_the_top,
     OWN: preserving,
-    "LogitPreservingWhitening, STS-B texts": preserving_target,
     UNTAUGHT: untaught,
     LAST: partial(readout, last=True),
     READOUT: readout,
@@ -281,18 +273,6 @@ def _figures(
 
 # --- the section ---------------------------------------------------------------------------------
 
-TARGETS = (
-    ("cola-minilm", OWN, STSB, 0.70),
-    ("cola-minilm", OWN, SEARCH, 0.68),
-    ("cola-minilm", OWN, SIGN_BITS, 0.68),
-    ("mrpc-minilm", OWN, SEARCH, 0.58),
-    ("cola-minilm", READOUT, STSB, 0.78),
-    (MORE, READOUT, SEARCH, 0.78),
-    (MORE, READOUT, INDEX, 0.79),
-    ("cola-minilm", LAST, STSB, 0.76),
-    ("phenomenon-12-minilm", READOUT, STSB, 0.73),
-    (MORE_OF_MANY, READOUT, STSB, 0.73),
-)
 SHOWN = (RAW, BEST_LAYER, *DRAWN, TEACHER)  # rows of all classifiers; of the first one, all rows
 SHOWN_OF = dict.fromkeys((MORE, MORE_OF_MANY), (OWN, *TAUGHT))
 PROTOCOL = (
@@ -313,10 +293,10 @@ PROTOCOL = (
     f"phenomenon-12-minilm after {EPOCHS} epochs on {N_TRAINING[MANY]} generated sentences of "
     "twelve classes; both are far from what all training rows would give.",
     "Maps are fitted without labels on single training texts of the task: all of CoLA's, "
-    f"{texts.MAX_OWN:,} of the other tasks; “STS-B texts” are {texts.MAX_TARGET:,} training texts "
-    "of STS-B. Texts that a column is evaluated on are left out, with the same spelling. The "
-    "encoders were fine-tuned on all rows: 16 of CoLA's dev sentences are also training sentences, "
-    "and some of MRPC's training sentences are in STS-B. Maps that are not shown of a classifier "
+    f"{texts.MAX_OWN:,} of the other tasks. Texts that a column is evaluated on are left out, with "
+    "the same spelling. The encoders were fine-tuned on all rows: 16 of CoLA's dev sentences are "
+    "also training sentences, and some of MRPC's training sentences are in STS-B. Maps that are "
+    "not shown of a classifier "
     "are in the records. Logistic heads are standardised logistic regressions on the rows that the "
     f"checkpoint was fine-tuned on: all of CoLA's, {texts.MAX_PAIRS:,} of MRPC's pairs, whose "
     f"vectors are of joined pairs. The {BEST_LAYER} has the highest correlation of mean-pooled "
@@ -338,7 +318,7 @@ PROTOCOL = (
 
 
 def text(records: Sequence[Record]) -> str:
-    """Return the table, the targets and how it was measured."""
+    """Return the table and how it was measured."""
     header = ["checkpoint", "vectors", *COLUMNS, "changed", "logits"]
     found: dict[tuple[str, str], list[Record]] = {}
     for key, _ in cells():
@@ -349,7 +329,7 @@ def text(records: Sequence[Record]) -> str:
         key for key in measured if key[0] == COLA.name or key[1] in SHOWN_OF.get(key[0], SHOWN)
     ]
     lines = [[key[0], *_line(key[1], measured[key])] for key in shown]
-    points = "\n".join(f"- {point}" for point in (_targets(measured), *PROTOCOL))
+    points = "\n".join(f"- {point}" for point in PROTOCOL)
     settings = measured_with(cell["setting"] for cell in records)
     parts = (markdown_table(header, lines), points, settings)
     return "\n\n".join(part for part in parts if part)
@@ -370,23 +350,3 @@ def _cell(pairs: Sequence[Sequence[float] | None]) -> str:
         return ""
     low, high = f"{min(values):.3f}", f"{max(values):.3f}"
     return "{:.3f} ± {:.3f}".format(*pairs[0]) + (f" [{low}, {high}]" if low != high else "")
-
-
-def _targets(found: Mapping[tuple[str, str], Sequence[Record]]) -> str:
-    """Say which targets are reached, of those whose cells were measured."""
-    lines: dict[str, list[str]] = {}
-    for case, row, column, least in TARGETS:
-        if (case, row) in found:
-            value = found[case, row][0]["figures"][column][0]
-            claim = f"{case}, {column}, at least {least:.2f}: {yes(value >= least)} ({value:.3f})"
-            lines.setdefault(row, []).append(claim)
-    said = [f"{row}: {'; '.join(claims)}" for row, claims in lines.items()]
-    kept = [
-        not cell["changed"] and cell["logit_error"] <= 1e-5
-        for (_, row), draws in found.items()
-        for cell in draws
-        if row in DRAWN
-    ]
-    rows = "LogitPreservingWhitening and every TeacherReadout"
-    said.append(f"No prediction changed and logits to 1e-05 by {rows}: {yes(all(kept))}")
-    return ". ".join(said)

@@ -1,1 +1,1 @@
-"""Speed benchmarks: `python -m benchmarks` runs all public modules except `gpu` and `growth`."""
+"""Speed benchmarks: `python -m benchmarks` runs all public modules except `gpu`."""

@@ -80,33 +80,17 @@ class Measurement:
         return [self.name, *_sizes(self.facts), duration(median(self.seconds)), "", "", "", ""]
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A benchmark that could not run here, and the reason."""
-
-    name: str
-    reason: str
-
-    def cells(self) -> list[str]:
-        """Return the row of the table."""
-        return [f"{self.name}: skipped, {self.reason}", *[""] * (len(HEADER) - 1)]
-
-
-Result = Comparison | Measurement | Skipped
+Result = Comparison | Measurement
 
 
 def to_record(result: Result) -> dict[str, Any]:
     """Return the fields of a result, with the number of threads that it could use."""
-    fields = asdict(result)
-    if "facts" in fields:
-        fields["facts"] = {"threads": torch.get_num_threads(), **fields["facts"]}
-    return fields
+    return asdict(result) | {"facts": {"threads": torch.get_num_threads(), **result.facts}}
 
 
 def from_record(record: Mapping[str, Any]) -> Result:
     """Return the result whose fields a record has."""
-    kind = Comparison if "ours_s" in record else Measurement if "seconds" in record else Skipped
-    return kind(**record)
+    return (Comparison if "ours_s" in record else Measurement)(**record)
 
 
 def compare(
@@ -183,7 +167,7 @@ def _sizes(facts: Mapping[str, Any]) -> list[str]:
 def names() -> list[str]:
     """Names of the benchmarks: the public modules of `benchmarks.speed`, but those run alone."""
     found = {path.stem.removesuffix("_") for path in (FOLDER / "speed").glob("[!_]*.py")}
-    return sorted(found - {"gpu", "growth", "launches"})
+    return sorted(found - {"gpu"})
 
 
 def new_process(models: bool = False) -> ProcessPoolExecutor:
@@ -220,14 +204,9 @@ def measured(function: Callable[[], Any]) -> dict[str, float]:
 
 
 def run_one(name: str, quick: bool) -> list[Result]:
-    """Run one benchmark; it is skipped if a package that it needs is not installed."""
-    try:
-        module = importlib.import_module(f"benchmarks.speed.{name}{'_' * iskeyword(name)}")
-        return list(module.run(quick))
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in ("benchmarks", "isoadapt"):
-            raise
-        return [Skipped(name, f"{error.name} is not installed")]
+    """Run one benchmark."""
+    module = importlib.import_module(f"benchmarks.speed.{name}{'_' * iskeyword(name)}")
+    return list(module.run(quick))
 
 
 run_apart: Callable[[str, bool], list[Result]] = partial(apart, run_one, models=True)

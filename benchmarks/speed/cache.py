@@ -3,54 +3,37 @@
 The benchmark also checks that each text is encoded once, and raises otherwise.
 """
 
-import math
 import tempfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 
 from benchmarks._data import shared_folder
 from benchmarks.speed._harness import (
     Comparison,
     Measurement,
     Result,
-    Skipped,
     compare,
     new_process,
     seconds_of,
     single_thread,
 )
-from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
+from isoadapt import EmbeddingCache, TransformerEncoder
 from isoadapt.encoders._identity import row_keys
 from isoadapt.encoders._texts import as_texts
-
-GRID = {
-    "whitening__strength": [0.2, 0.4, 0.5, 0.6, 0.8, 1.0],
-    "whitening__shrinkage": [0.0, 0.01, 0.1, 0.5],
-}
 
 
 def run(quick: bool) -> list[Result]:
     """Measure with the CoLA checkpoint and its sentences."""
-    if not (shared_folder() / "models" / "cola-minilm").is_dir():
-        return [Skipped("cache", "no CoLA checkpoint among the shared data")]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        n, values, folds = (50, 2, 2) if quick else (None, 6, 5)
         return [
             *_reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 5))),
             _overhead(place / "cold", 100 if quick else 4000, 1 if quick else 5),
-            *_grid(place / "one", n, values, folds, 1),
-            *([] if quick else _grid(place / "two", n, values, folds, 2)),
             *_two_processes(place / "processes", *((50, 1) if quick else (4000, 5))),
         ]
 
@@ -60,15 +43,15 @@ def encoder(cache: Any = None) -> TransformerEncoder:
     return TransformerEncoder(shared_folder() / "models" / "cola-minilm", cache=cache)
 
 
-def cola_sentences(n: int | None = None) -> list[str]:
-    """Return n sentences of the training set of CoLA, some of them more than once."""
+def cola_sentences() -> list[str]:
+    """Return the different sentences of the training set of CoLA."""
     lines = (shared_folder() / "data" / "cola" / "train.tsv").read_text("utf-8").splitlines()[1:]
-    return [line.split("\t")[0] for line in lines[:n]]
+    return list(dict.fromkeys(line.split("\t")[0] for line in lines))
 
 
 def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> list[Result]:
     """Compare reading rows through the encoder with encoding n sentences, in turn."""
-    sentences = list(dict.fromkeys(cola_sentences()))
+    sentences = cola_sentences()
     texts = [f"{i} {sentences[i % len(sentences)]}" for i in range(n_rows)]
     vectors = np.random.default_rng(0).normal(size=(n_rows, 384)).astype(np.float32)
     cached, plain, sample = encoder(EmbeddingCache(folder)), encoder(), sentences[:n]
@@ -110,7 +93,7 @@ def _write(encoder: TransformerEncoder, texts: list[str], vectors: NDArray[np.fl
 
 def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
     """Compare encoding with an empty cache and without a cache."""
-    sentences = list(dict.fromkeys(cola_sentences()))[:n]
+    sentences = cola_sentences()[:n]
     places = iter(folder / str(i) for i in range(repeats + 1))
     plain = encoder()
     return compare(
@@ -124,45 +107,9 @@ def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
     )
 
 
-def search_through_cache(folder: str, n: int | None, values: int, folds: int, n_jobs: int) -> int:
-    """Search the first values of each parameter; return the number of texts encoded so far."""
-    cache = EmbeddingCache(folder)
-    pipeline = make_pipeline(encoder(cache), Whitening())
-    grid = {name: candidates[:values] for name, candidates in GRID.items()}
-    GridSearchCV(pipeline, grid, cv=folds, n_jobs=n_jobs).fit(cola_sentences(n))
-    return cache.stats().misses
-
-
-def _grid(folder: Path, n: int | None, values: int, folds: int, n_jobs: int) -> list[Result]:
-    """Time a search that fills the cache and the same search in a new process."""
-    arguments = (search_through_cache, str(folder), n, values, folds)
-    name = f"GridSearchCV {math.prod(len(each[:values]) for each in GRID.values())} x {folds}"
-    again = f"n_jobs=1 in a new process, cache filled by n_jobs={n_jobs}"
-    here = partial(*arguments, n_jobs)
-    with _loaded_process() as process:
-        return [
-            _counted(f"{name}, n_jobs={n_jobs}, empty cache", n, here, folder),
-            _counted(f"{name}, {again}", n, lambda: process.submit(*arguments, 1).result(), folder),
-        ]
-
-
-def _counted(name: str, n: int | None, search: Callable[[], int], folder: Path) -> Measurement:
-    """Time a search; check that it encodes each distinct text once, or none if all are cached."""
-    sentences = cola_sentences(n)
-    before = EmbeddingCache(folder).stats().misses
-    begun = time.perf_counter()
-    encoded = search() - before
-    seconds = time.perf_counter() - begun
-    expected = 0 if before else len(set(sentences))
-    if encoded != expected:
-        raise RuntimeError(f"{name}: {encoded} texts were encoded, not {expected}")
-    name += f": {encoded} texts encoded of {len(set(sentences))} distinct"
-    return Measurement(name, (seconds,), {"n": len(sentences), "d": 384})
-
-
 def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
     """Compare two processes that encode through one cache with one process, in one thread each."""
-    texts = list(dict.fromkeys(cola_sentences()))
+    texts = cola_sentences()
     seconds: dict[str, list[float]] = {"one": [], "the same": [], "other": []}
     shares = {"one": [(0, n)], "the same": [(0, n), (0, n)], "other": [(0, n), (n, 2 * n)]}
     with ExitStack() as stack:
@@ -194,6 +141,6 @@ def _loaded_process() -> ProcessPoolExecutor:
 
 def _seconds(folder: Path | None, start: int, stop: int) -> float:
     """Time the encoding of some sentences in one thread."""
-    texts = list(dict.fromkeys(cola_sentences()))[start:stop]
+    texts = cola_sentences()[start:stop]
     with single_thread():
         return seconds_of(lambda: encoder(folder).transform(texts))

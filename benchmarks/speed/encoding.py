@@ -51,6 +51,5 @@ def _workloads(n: int) -> Iterator[tuple[str, list[str], float]]:
         ("WikiText-2 sentences", "wikitext2/sentences.tsv", n, 1.25),
         ("CoLA sentences", "cola/train.tsv", 4 * n, 1.1),
     ):
-        path = shared_folder() / "data" / file
-        if path.is_file():
-            yield name, list(dict.fromkeys(load_table(path)[0]))[:size], target
+        found = load_table(shared_folder() / "data" / file)[0]
+        yield name, list(dict.fromkeys(found))[:size], target

@@ -10,10 +10,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -56,15 +56,18 @@ def agree(name: str, expected: Any, found: Any, tolerance: float) -> None:
     print(f"{name}: largest difference {difference:.2g}, at most {tolerance:g} allowed", flush=True)
 
 
-def finished(function: Callable[..., Any], *args: Any) -> Callable[[], None]:
-    """Return a function that also waits for the GPU, so that all its work is timed."""
+def timed(
+    name: str, ours: Callable[[], Any], reference: Callable[[], Any], quick: bool, rows: Any
+) -> Result:
+    """Compare two calls on rows (n, d), each with all its work on the GPU."""
 
-    def call() -> None:
-        function(*args)
+    def finished(call: Callable[[], Any]) -> None:
+        call()
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
 
-    return call
+    calls = (partial(finished, call) for call in (ours, reference))
+    return compare(name, *calls, repeats=1 if quick else 5, n=len(rows), d=rows.shape[1])
 
 
 def scores(device: torch.device, quick: bool) -> Iterator[Result]:
@@ -77,14 +80,10 @@ def scores(device: torch.device, quick: bool) -> Iterator[Result]:
         agree(f"IsoScore, n={n}", expected, found.cpu(), 1e-4)
         scale = float(cpu_gradient.abs().max())
         agree(f"gradient, n={n}", cpu_gradient / scale, gradient.cpu() / scale, 1e-2)
-        yield compare(
-            f"IsoScore forward + backward on {device.type}, against svdvals",
-            finished(value_and_gradient, isoscore_star, there),
-            finished(value_and_gradient, isoscore_by_singular_values, there),
-            repeats=1 if quick else 7,
-            n=n,
-            d=D,
-        )
+        kinds = isoscore_star, isoscore_by_singular_values
+        calls = (partial(value_and_gradient, kind, there) for kind in kinds)
+        name = f"IsoScore forward + backward on {device.type}, against svdvals"
+        yield timed(name, *calls, quick, cloud)
 
 
 def moments(device: torch.device, quick: bool) -> Iterator[Result]:
@@ -97,14 +96,8 @@ def moments(device: torch.device, quick: bool) -> Iterator[Result]:
         raise ValueError(f"moments of points on {device.type} are on {found.device.type}")
     agree("Moments, covariance", expected, found.cpu(), 1e-10 * float(expected.abs().max()))
     agree("IsoScore of a tensor there", isoscore(points), isoscore(there), 0.0)
-    yield compare(
-        f"Moments, {device.type} against CPU",
-        finished(lambda: Moments().update(there)),
-        finished(lambda: Moments().update(points)),
-        repeats=1 if quick else 5,
-        n=n,
-        d=d,
-    )
+    calls = (lambda rows=rows: Moments().update(rows) for rows in (there, points))
+    yield timed(f"Moments, {device.type} against CPU", *calls, quick, points)
 
 
 def layer(device: torch.device, quick: bool) -> Iterator[Result]:
@@ -121,14 +114,10 @@ def layer(device: torch.device, quick: bool) -> Iterator[Result]:
             for place in ("cpu", device.type)
         )
         agree(f"IsotropyLayer {settings}, corrected IsoScore", on_cpu, found, tolerance)
-    yield compare(
-        f"IsotropyLayer minibatch, 3 epochs, {device.type} against CPU",
-        finished(lambda: fit(device.type, max_epochs=3, validation_fraction=None)),
-        finished(lambda: fit("cpu", max_epochs=3, validation_fraction=None)),
-        repeats=1 if quick else 5,
-        n=len(data.X_train),
-        d=data.X_train.shape[1],
-    )
+    short = {"max_epochs": 3, "validation_fraction": None}
+    calls = (partial(fit, place, **short) for place in (device.type, "cpu"))
+    name = f"IsotropyLayer minibatch, 3 epochs, {device.type} against CPU"
+    yield timed(name, *calls, quick, data.X_train)
 
 
 def adapters(device: torch.device, quick: bool) -> Iterator[Result]:
@@ -154,14 +143,9 @@ def adapters(device: torch.device, quick: bool) -> Iterator[Result]:
         )
         scale = np.abs(on_cpu).max()
         agree(" ".join(repr(adapter).split()), on_cpu / scale, found / scale, 0.02)
-    yield compare(
-        f"FlowAdapter, 3 epochs, {device.type} against CPU",
-        finished(lambda: clone(flow).set_params(device=device.type).fit(data.X_train)),
-        finished(lambda: clone(flow).set_params(device="cpu").fit(data.X_train)),
-        repeats=1 if quick else 3,
-        n=len(data.X_train),
-        d=data.X_train.shape[1],
-    )
+    flows = (clone(flow).set_params(device=place) for place in (device.type, "cpu"))
+    calls = (partial(each.fit, data.X_train) for each in flows)
+    yield timed(f"FlowAdapter, 3 epochs, {device.type} against CPU", *calls, quick, data.X_train)
 
 
 def bars(device: torch.device, quick: bool) -> Iterator[Result]:
@@ -181,14 +165,9 @@ def bars(device: torch.device, quick: bool) -> Iterator[Result]:
     agree("persistent entropy of the selected bars", expected, found.cpu(), 1e-4)
     scale = float(cpu_gradient.abs().max())
     agree("its gradient", cpu_gradient / scale, gradient.cpu() / scale, 1e-2)
-    yield compare(
-        f"persistent entropy of points, forward + backward, {device.type} against CPU",
-        finished(value_and_gradient, entropy, there),
-        finished(value_and_gradient, entropy, cloud),
-        repeats=1 if quick else 5,
-        n=len(cloud),
-        d=D,
-    )
+    calls = (partial(value_and_gradient, entropy, points) for points in (there, cloud))
+    name = f"persistent entropy of points, forward + backward, {device.type} against CPU"
+    yield timed(name, *calls, quick, cloud)
 
 
 def search(device: torch.device, quick: bool) -> Iterator[Result]:
@@ -217,7 +196,7 @@ def search(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def encoder(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Vectors of texts, with batches halved when memory runs out; tokens in a second."""
+    """Vectors of texts, with batches halved when memory runs out."""
     folder, texts = _checkpoint(), _texts(quick)
     on_cpu, on_device = (TransformerEncoder(folder, device=place) for place in ("cpu", device))
     expected = on_cpu.transform(texts)
@@ -227,20 +206,12 @@ def encoder(device: torch.device, quick: bool) -> Iterator[Result]:
         with _little_memory(extra=256 * 2**20):
             found = greedy.transform(texts)
         agree("TransformerEncoder short of memory, batches halved", expected, found, 1e-3)
-    result = compare(
-        f"TransformerEncoder, {device.type} against CPU",
-        lambda: on_device.transform(texts),
-        lambda: on_cpu.transform(texts),
-        repeats=1 if quick else 3,
-        n=len(texts),
-        d=expected.shape[1],
-    )
-    _tell_tokens(f"float32 on {device.type}", folder, texts, result.ours_s)
-    yield result
+    calls = (partial(each.transform, texts) for each in (on_device, on_cpu))
+    yield timed(f"TransformerEncoder, {device.type} against CPU", *calls, quick, expected)
 
 
 def bfloat16(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Vectors in bfloat16: their mean cosine to those in float32 is near 1; tokens in a second."""
+    """Vectors in bfloat16: their mean cosine to those in float32 is near 1."""
     folder, texts = _checkpoint(), _texts(quick)
     exact, half = (
         TransformerEncoder(folder, device=device, dtype=dtype) for dtype in ("float32", "bfloat16")
@@ -250,16 +221,9 @@ def bfloat16(device: torch.device, quick: bool) -> Iterator[Result]:
     cosines = (expected * found).sum(axis=1) / lengths
     agree("bfloat16, mean cosine to float32", 1.0, cosines.mean(), 1e-3)
     print(f"bfloat16, lowest cosine to float32: {cosines.min():.4f}")
-    result = compare(
-        f"TransformerEncoder on {device.type}, bfloat16 against float32",
-        lambda: half.transform(texts),
-        lambda: exact.transform(texts),
-        repeats=1 if quick else 5,
-        n=len(texts),
-        d=expected.shape[1],
-    )
-    _tell_tokens(f"bfloat16 on {device.type}", folder, texts, result.ours_s)
-    yield result
+    calls = (partial(each.transform, texts) for each in (half, exact))
+    name = f"TransformerEncoder on {device.type}, bfloat16 against float32"
+    yield timed(name, *calls, quick, expected)
 
 
 def readout(device: torch.device, quick: bool) -> Iterator[Result]:
@@ -289,14 +253,9 @@ def cache(device: torch.device, quick: bool) -> Iterator[Result]:
         misses, unique = EmbeddingCache(store).stats().misses, len(set(texts))
         if misses != unique:
             raise ValueError(f"{misses} texts were encoded for {unique} unique ones")
-        yield compare(
-            f"reading from the cache, against encoding on {device.type}",
-            lambda: cached.transform(texts),
-            lambda: bare.transform(texts),
-            repeats=1 if quick else 5,
-            n=len(texts),
-            d=first.shape[1],
-        )
+        calls = (partial(each.transform, texts) for each in (cached, bare))
+        name = f"reading from the cache, against encoding on {device.type}"
+        yield timed(name, *calls, quick, first[: len(texts)])
 
 
 def finetuning(device: torch.device, quick: bool) -> Iterator[Result]:
@@ -304,19 +263,8 @@ def finetuning(device: torch.device, quick: bool) -> Iterator[Result]:
     return penalty_share(device, *((1, 4, 16) if quick else (25, 32, 4096)))
 
 
-PARTS = (
-    encoder,
-    bfloat16,
-    layer,
-    search,
-    readout,
-    adapters,
-    scores,
-    moments,
-    bars,
-    cache,
-    finetuning,
-)
+PARTS = (encoder, bfloat16, layer, search, readout, adapters, scores, moments, bars)
+PARTS += (cache, finetuning)
 
 
 def _data(quick: bool) -> Embeddings:
@@ -334,13 +282,6 @@ def _checkpoint() -> Path:
 def _texts(quick: bool) -> list[str]:
     rng = np.random.default_rng(0)
     return [" ".join(rng.choice(WORDS, k)) for k in rng.integers(4, 60, 40 if quick else 2000)]
-
-
-def _tell_tokens(name: str, folder: Path, texts: list[str], seconds: Sequence[float]) -> None:
-    from transformers import AutoTokenizer
-
-    n_tokens = sum(map(len, AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]))
-    print(f"TransformerEncoder, {name}: {n_tokens / median(seconds):,.0f} tokens in a second")
 
 
 @contextmanager

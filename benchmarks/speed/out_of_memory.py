@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from sklearn.decomposition import IncrementalPCA
 
-from benchmarks.speed._harness import PROCESS, Comparison, Result, Skipped, apart, measured
+from benchmarks.speed._harness import Comparison, Result, apart, measured
 from isoadapt import LinearHead, LogitPreservingWhitening, Whitening
 
 D = 384
@@ -28,9 +28,6 @@ def run(quick: bool) -> Iterator[Result]:
 
     IncrementalPCA, whose time is linear in the rows, is fitted to fewer.
     """
-    if not PROCESS.exists():
-        yield Skipped("fits from a file", "resident memory is read from /proc")
-        return
     n, reference_rows = (50_000, 10_000) if quick else (3_000_000, 100_000)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "X.npy"

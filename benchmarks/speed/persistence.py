@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import squareform
-from sklearn.metrics import pairwise_distances
 
 from benchmarks._data import bumpy_cloud
 from benchmarks.speed._harness import Comparison, compare
@@ -24,7 +21,6 @@ def run(quick: bool) -> Iterator[Comparison]:
     """Compare bars of points in float32, then the selection of bars."""
     repeats = 1 if quick else 5
     for name, reference, n, target in (
-        ("scipy's single linkage", bars_by_single_linkage, 1000, None),
         ("ripser", bars_by_ripser, 64, 2.0),
         ("ripser", bars_by_ripser, 1000, 10.0),
         ("gudhi", bars_by_gudhi, 64, 2.0),
@@ -46,7 +42,7 @@ def _compare_bars(
     name: str,
     reference: Callable[[Floats], Floats],
     n: int,
-    target: float | None,
+    target: float,
     repeats: int,
 ) -> Comparison:
     clouds = [bumpy_cloud(n, D, seed).numpy() for seed in range(CALLS[n])]
@@ -80,12 +76,6 @@ def bars_by_gudhi(X: Floats) -> Floats:
     tree.compute_persistence(min_persistence=-1)
     deaths = tree.persistence_intervals_in_dimension(0)[:, 1]
     return np.sort(deaths[np.isfinite(deaths)])[::-1]
-
-
-def bars_by_single_linkage(X: Floats) -> Floats:
-    """Compute the heights of the single linkage dendrogram, which are the bars, longest first."""
-    distances = squareform(pairwise_distances(X), checks=False)
-    return linkage(distances, "single")[::-1, 2]
 
 
 def select_bars_recursively(bars: Floats) -> Floats:

@@ -18,7 +18,7 @@ from transformers import pipeline
 
 from benchmarks._data import Floats, shared_folder
 from benchmarks._places import ROOT
-from benchmarks.speed._harness import Result, Skipped, compare
+from benchmarks.speed._harness import Result, compare
 from isoadapt import AdaptedEncoder, LogitPreservingWhitening
 from isoadapt.datasets import load_table
 from isoadapt.interop import export_onnx, to_sentence_transformer
@@ -30,9 +30,6 @@ def run(quick: bool) -> Iterator[Result]:
     """Compare on sentences of CoLA, one a call and all in one call."""
     checkpoint = shared_folder() / "models" / "cola-minilm"
     table = shared_folder() / "data" / "cola" / "dev.tsv"
-    if not (checkpoint.is_dir() and table.is_file()):
-        yield Skipped("labels and vectors of onnxruntime", f"{checkpoint} or {table} is missing")
-        return
     texts = load_table(table)[0][: 8 if quick else 512]
     model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts)
     with TemporaryDirectory() as folder:

@@ -1,26 +1,18 @@
-"""Time and memory of each step as rows become more, each in a process of its own, in one thread.
+"""Time and memory of each step as rows become more, each in a process of its own, in one thread."""
 
-`python -m benchmarks.speed.growth` runs the cells that have no record yet and prints the table.
-"""
-
-import argparse
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._markdown import markdown_table, replace_section
-from benchmarks._places import FOLDER
-from benchmarks._store import locked
-from benchmarks._versions import versions, written
-from benchmarks.quality.__main__ import measure, records
+from benchmarks._markdown import markdown_table
+from benchmarks._places import RECORDS_FOLDER
+from benchmarks._store import CellStore
+from benchmarks._versions import measured_with
+from benchmarks.quality import Cells, Record
 from benchmarks.speed._harness import apart, duration, measured
 from isoadapt import LinearHead, LogitPreservingWhitening, TeacherReadout
 from isoadapt.metrics import hubness, isotropy_report
@@ -35,7 +27,8 @@ STEPS = {  # step: title
     "neighbours": "`hubness`: the 10 nearest neighbours of each row, rows in memory",
 }
 SIZES, WIDTHS = (10**4, 10**5, 10**6, 10**7), (384, 1024)
-RECORDS, KEY = FOLDER / "speed" / "results" / "growth.jsonl", ("step", "n", "d")
+LIMIT = 600  # longest cell, in processor seconds
+SECTION, RECORDS, KEY = "growth", RECORDS_FOLDER / "growth.jsonl", ("step", "n", "d")
 Found = Mapping[tuple[Any, ...], Mapping[str, Any]]  # records by step, n and d
 
 
@@ -46,6 +39,18 @@ def block(number: int, d: int) -> NDArray[np.float32]:
     rows += 3
     rows *= rng.random((BLOCK, 1), np.float32) + np.float32(0.5)
     return rows
+
+
+def cells() -> Cells:
+    """Yield the cells that the smaller ones let expect to end within the limit."""
+    for n, d, step in product(SIZES, WIDTHS, STEPS):
+        found = {_key(each): each for each in CellStore(RECORDS, lambda x: (_key(x), x)).entries()}
+        if _foreseen(found, step, n, d) <= LIMIT:
+            yield (step, n, d), partial(apart, cell, step, n, d)
+
+
+def _key(record: Record) -> tuple[Any, ...]:
+    return tuple(record[name] for name in KEY)
 
 
 def cell(step: str, n: int, d: int) -> dict[str, float]:
@@ -77,16 +82,18 @@ def _foreseen(found: Found, step: str, n: int, d: int) -> float:
     return _foreseen(found, step, n // 10, d) * (100 if step == "neighbours" else 10)
 
 
-def text(found: Found, sizes: Sequence[int]) -> str:
+def text(records: Sequence[Record]) -> str:
     """Return the table as Markdown: a row for each step and width, a column for each size."""
-    header = ["step", "d", *(f"n = {n:,}" for n in sizes), "exponents"]
-    rows = [[STEPS[step], str(d), *_row(found, step, d, sizes)] for step in STEPS for d in WIDTHS]
-    return f"{markdown_table(header, rows)}\n\nMeasured with {written(versions())}."
+    found = {_key(each): each for each in records}
+    header = ["step", "d", *(f"n = {n:,}" for n in SIZES), "exponents"]
+    rows = [[STEPS[step], str(d), *_row(found, step, d)] for step in STEPS for d in WIDTHS]
+    settings = measured_with(each["setting"] for each in records)
+    return f"{markdown_table(header, rows)}\n\n{settings}"
 
 
-def _row(found: Found, step: str, d: int, sizes: Sequence[int]) -> Iterator[str]:
-    cells = {n: found[step, n, d] for n in sizes if (step, n, d) in found}
-    for n in sizes:
+def _row(found: Found, step: str, d: int) -> Iterator[str]:
+    cells = {n: found[step, n, d] for n in SIZES if (step, n, d) in found}
+    for n in SIZES:
         if n in cells:
             cpu, wall, peak = (cells[n][key] for key in ("cpu_s", "wall_s", "peak_mb"))
             yield f"{duration(cpu)} ({duration(wall)}), {peak:.0f} MB"
@@ -96,38 +103,3 @@ def _row(found: Found, step: str, d: int, sizes: Sequence[int]) -> Iterator[str]
     logs = (np.log([cells[n][key] for n in last]) for key in ("cpu_s", "peak_mb"))
     slopes = (np.polyfit(np.log(last), each, 1)[0] for each in logs if len(last) > 1)
     yield ", ".join(f"{slope:z.2f}" for slope in slopes)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cells that are missing, and print or write the table; return 1 if one failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.growth", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the smallest size, kept nowhere")
-    parser.add_argument(
-        "--limit", type=float, default=600, help="longest cell, in processor seconds"
-    )
-    parser.add_argument("--write", type=Path, help="Markdown file whose section to replace")
-    options = parser.parse_args(arguments)
-    sizes = SIZES[:1] if options.quick else SIZES
-
-    def found() -> Found:
-        return {tuple(each[key] for key in KEY): each for each in records(table).entries()}
-
-    def cells() -> Iterator[tuple[tuple[Any, ...], Callable[[], Any]]]:
-        for n, d, step in product(sizes, WIDTHS, STEPS):
-            if _foreseen(found(), step, n, d) <= options.limit:
-                yield (step, n, d), partial(apart, cell, step, n, d)
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / RECORDS.name if options.quick else RECORDS
-        table: Any = SimpleNamespace(RECORDS=path, KEY=KEY, cells=cells)
-        with locked(path):
-            failed = measure(table, [], fresh=False)
-        shown = text(found(), sizes)
-    print(shown)
-    if options.write is not None:
-        replace_section(options.write, "growth", shown)
-    return int(failed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
