@@ -87,8 +87,11 @@ def _command(report: "IsotropyReport", head: bool, source: Source) -> list[str]:
     from isoadapt.metrics._report_text import repair
 
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
-    paths = ["--on", str(source.path), "--model", str(source.model), "--out", "my-adapter"]
-    return [f"  {shlex.join(['isoadapt', 'fit', name, *paths])}" for name in names]
+    options = ["--on", str(source.path), "--model", str(source.model), "--out", "my-adapter"]
+    options += ["--separately"] * source.separately
+    options += ["--text", ",".join(source.text)] if source.text else []
+    options += ["--max-length", str(source.max_length)] if source.max_length else []
+    return [f"  {shlex.join(['isoadapt', 'fit', name, *options])}" for name in names]
 
 
 def _check_number(rows: Any, source: Source) -> None:

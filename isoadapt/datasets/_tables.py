@@ -190,8 +190,8 @@ def text_columns(where: object, names: Iterable[str], text: Any, default: list[s
     found = [each for name in chosen if (each := _find(names, name)) is not None]
     if len(found) != len(chosen) or len(chosen) not in (1, 2):
         raise ValueError(
-            f"text={text!r} does not name one column of texts of {where}, or two for pairs; it has "
-            f"{listed([*names])}: pass text= (--text on the command line)"
+            f"text={', '.join(chosen) or None} is not one column of texts of {where}, or two for "
+            f"pairs; it has {listed([*names])}: pass text= (--text on the command line)"
         )
     return found
 

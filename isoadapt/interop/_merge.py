@@ -230,8 +230,8 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
     if not same or not np.allclose(given.coef_, kept.coef_, rtol=1e-3, atol=1e-6):
         warn(
             "the adapter's head is not the checkpoint's, so that labels can differ from the "
-            "checkpoint's; to keep them, fit the adapter with the checkpoint's head: "
-            "load_checkpoint(model)[1], or isoadapt fit --model"
+            "checkpoint's; LogitPreservingWhitening, fitted with the checkpoint's head "
+            "(load_checkpoint(model)[1], or isoadapt fit --model), keeps them"
         )
     if config.num_labels < len(given.coef_):
         coef, intercept = given.coef_, given.intercept_

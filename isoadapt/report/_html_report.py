@@ -18,6 +18,7 @@ from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import html_paragraphs
 from isoadapt.metrics import IsotropyReport
+from isoadapt.metrics._report_text import as_html
 from isoadapt.model_selection import Comparison
 from isoadapt.model_selection._compare._comparison import use_table
 from isoadapt.model_selection._compare._uses import USES
@@ -127,7 +128,7 @@ def write_report(
             "<h2>The vectors without an adapter</h2>",
             _svg("Main figures beside references", bars, {}),
         ]
-        parts += [f'<div class="audit">{report._repr_html_()}</div>']
+        parts += [f'<div class="audit">{as_html(report, advice=comparison is None)}</div>']
     parts += ["<h2>Plots</h2>"] * bool(drawn)
     parts += [_svg(name, each.figure_, _tooltips(each, texts)) for name, each in drawn.items()]
     if comparison is not None:

@@ -104,7 +104,7 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
         ("a.tsv", with_labels("1", " "), {}, "row 3: column 'label' is empty"),
         ("a.tsv", with_labels("1", "nan"), {}, "row 3: column 'label' is not finite"),
         ("a.tsv", "x\ty\tlabel\na\tb\t1\n", {}, "text=None.*'x', 'y'"),
-        ("a.tsv", "x\tx\na\tb\n", {"text": "x"}, "text='x'.*'x', 'x'"),
+        ("a.tsv", "x\tx\na\tb\n", {"text": "x"}, "text=x is not.*'x', 'x'"),
         ("a.csv", "text,label,label\na,b,1\n", {}, "label='label' is not one column"),
         ("a.txt", "a\x1fb\nc\n", {}, "control character"),
         ("a.tsv", labelled("a\t1"), {"label": "kind"}, "'kind' is not one column"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
+from isoadapt.model_selection._compare._methods import CONTROL, SECOND_PASS
 from isoadapt.model_selection._compare._uses import USES
 from isoadapt.model_selection._compare._verdict import best, is_credited, sentence
 
@@ -205,7 +206,15 @@ class Comparison:
             f"{title}\n{aligned_table([header, *cells], rule=True)}"
             for title, header, cells in self._tables(full)
         )
-        return "\n\n".join([verdict, *tables, _wrapped(self.protocol)])
+        return "\n\n".join([verdict, *tables, *map(_wrapped, [self._legend(), self.protocol])])
+
+    def _legend(self) -> str:
+        """Say which rows are no adapters."""
+        rows = self._rows_of(None)
+        meaning = {SECOND_PASS: f"{SECOND_PASS} (the teacher's own vectors)"}
+        names = [row["adapter"] for row in rows if row["kind"] == CONTROL]
+        listed = ", ".join(meaning.get(name, name) for name in names) or "none"
+        return f"Controls, beyond which an adapter must gain to be credited: {listed}."
 
     def __repr__(self) -> str:
         return self._text(full=False)
@@ -214,7 +223,7 @@ class Comparison:
         return f"<div>{self._html_verdict()}{self._html_tables(full=False)}</div>"
 
     def _html_verdict(self) -> str:
-        return html_paragraphs([*map(self.verdict, self.uses), self.protocol])
+        return html_paragraphs([*map(self.verdict, self.uses), self._legend(), self.protocol])
 
     def _html_tables(self, full: bool) -> str:
         return "".join(html_table(*table) for table in self._tables(full))
