@@ -353,3 +353,11 @@ def test_a_path_of_ridges_solves_the_normal_equations(n_ridges):
     for ridge, coef in zip(ridges, ridge_path(gram, cross, ridges), strict=True):
         expected = np.linalg.solve(gram + ridge * np.eye(5), cross)
         np.testing.assert_allclose(coef, expected, rtol=1e-9)
+
+
+def test_coefficients_are_read_that_vanish_beside_the_intercept():
+    model = Ridge().fit(np.eye(3), [1.0, 2.0, 4.0])
+    model.coef_ *= 1e-25
+    head = LinearHead.from_estimator(model)
+    np.testing.assert_allclose(head.coef_[0], model.coef_, rtol=1e-12)
+    assert head.intercept_[0] == model.intercept_

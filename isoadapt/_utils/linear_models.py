@@ -12,7 +12,7 @@ from sklearn.base import is_classifier
 from sklearn.multioutput import MultiOutputClassifier
 
 Floats = NDArray[np.float64]
-_FAR = 2.0**20  # length of the rows that show coefficients, beside which intercepts are small
+_FAR = 2.0**100  # length of the rows that show coefficients, beside which intercepts vanish
 _CERTAIN = 20.0  # logit of a label that was the same in all rows
 _N_ROWS = 200  # of a probe
 

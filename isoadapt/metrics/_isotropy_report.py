@@ -221,8 +221,7 @@ def isotropy_report(
     >>> isotropy_report(X)
     IsotropyReport: 200 × 4
       Collapsed: 96.9% of the variance lies in one direction; in a healthy encoder, 4.9%.
-      Next: repair similarity and search with Whitening, or LogitPreservingWhitening if a linear
-      classifier reads the vectors.
+      Next: repair them by Whitening, or LogitPreservingWhitening if a linear classifier reads them.
                                 value    healthy  collapsed
       IsoScore, corrected     0.02188      0.244  0.0002582   1 = isotropic
       EV1                       0.969    0.04944     0.9541   share of the first direction
