@@ -88,6 +88,7 @@ def test_labels_are_integers_or_floats_or_names(tmp_path):
 
 
 KINDS = '{"text": "a", "label": "1"}\n{"text": "b", "label": true}\n'
+TRUNCATED = gzip.compress(b"sentence\n" + b"abc" * 99, mtime=0)[:-9]  # of the same bytes anywhere
 SEMICOLONS = 'sentence;label\n"a, b";1\n'
 
 
@@ -110,7 +111,7 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
         ("a.tsv", labelled("a\t1"), {"label": "kind"}, "'kind' is not one column"),
         ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "row 4: column 'sentence' is empty"),
         ("a.csv", SEMICOLONS, {}, "separator ';'"),
-        ("a.csv.gz", gzip.compress(b"sentence\n" + b"abc" * 99, mtime=0)[:-9], {}, "cannot be read"),
+        ("a.csv.gz", TRUNCATED, {}, "cannot be read"),
         ("a.jsonl", '{"sentence": "a"}\n\n{"sentence"\n', {}, "row 3 is not a JSON object"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}', {}, "row 2: column 'label'"),
         ("a.jsonl", KINDS, {}, "strings and numbers"),
