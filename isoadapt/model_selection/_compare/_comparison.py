@@ -230,12 +230,12 @@ class Comparison:
 
 
 def use_table(rows: Sequence[dict[str, Any]], full: bool = True) -> _Table:
-    """Scores and differences of a use, the highest score first; p-values too if it is `full`."""
+    """Scores and differences of a use, by score, with a mark on the adapter that is named."""
     use = USES[rows[0]["use"]]
     title = f"{use.phrase}: {use.metric}, n = {rows[0]['n_units']:,}"
     header = ["", "score", "95 % interval", "difference"]
     header += ["p Holm", "beyond control", "p Holm"] * full + [""]
-    cells = []
+    cells, named = [], best(rows)
     for row in sorted(rows, key=lambda row: -row["score"]):
         cells.append(
             [
@@ -251,13 +251,8 @@ def use_table(rows: Sequence[dict[str, Any]], full: bool = True) -> _Table:
                 _number(row["control_difference"], "+.4f"),
                 _p_value(row["control_p_holm"]),
             ]
-        cells[-1].append(_mark(row, rows))
+        cells[-1].append("  best" if row is named else "")
     return title, header, cells
-
-
-def _mark(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """Mark of the adapter that the verdict names."""
-    return "  best" if row is best(rows) else ""
 
 
 def _figures_table(title: str, names: dict[str, str], rows: Sequence[dict[str, Any]]) -> _Table:
