@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn import config_context
-from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.base import BaseEstimator, TransformerMixin, clone, is_classifier, is_regressor
 from sklearn.decomposition import PCA
 from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, GroupKFold
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from isoadapt import (
     AdaptedEncoder,
@@ -47,6 +48,8 @@ from tests.tiny_models import (
 rng = np.random.default_rng(0)
 TEXTS = [" ".join(rng.choice(WORDS, size=rng.integers(2, 9))) for _ in range(60)]
 Y = rng.integers(0, 3, 60)
+SPARSE = KBinsDiscretizer(2, quantile_method="averaged_inverted_cdf")
+OTHERS = [StandardScaler(), PCA(3), SPARSE, SelectKBest(k=4)]
 GIVEN = {"sample_weight": np.arange(60) % 3, "groups": np.arange(60) // 4}
 
 pytestmark = [
@@ -276,15 +279,57 @@ class TestNames:
         assert set(found.predict(X)) <= set(names)
 
 
+class Noise(TransformerMixin, BaseEstimator):
+    """An encoder without a head, whose first column is as long as wanted."""
+
+    def __init__(self, first=1.0):
+        self.first = first
+
+    def fit(self, X, y=None):
+        return self
+
+    def transform(self, X):
+        return np.random.default_rng(0).normal(size=(len(X), 20)) * [self.first, *[1.0] * 19]
+
+    def identity(self):
+        return self.first
+
+    def head(self, y=None):
+        return None
+
+
 class TestOwnParts:
-    @pytest.mark.parametrize("adapter", [StandardScaler(), PCA(3), SelectKBest(k=4)], ids=repr)
+    def test_live_models_as_the_encoder_takes_them(self, checkpoint, fitted):
+        kinds = AutoModelForSequenceClassification, AutoTokenizer
+        live = tuple(kind.from_pretrained(checkpoint) for kind in kinds)
+        model = AdaptedEncoder(live, fitted.pipeline_["adapter"]).fit(TEXTS, Y)
+        np.testing.assert_allclose(model.transform(TEXTS), fitted.transform(TEXTS), atol=1e-6)
+        with pytest.raises(TypeError, match=r"model is a Bert.*tuple \(model") as caught:
+            AdaptedEncoder(live[0], IsoBN()).fit(TEXTS)
+        assert len(str(caught.value)) < 200  # and not the whole model
+
+    def test_the_parameters_of_a_transformer_are_set_and_searched(self):
+        search = GridSearchCV(AdaptedEncoder(Noise(), PCA()), {"adapter__n_components": [1, 4]})
+        search.set_params(cv=2, scoring=lambda model, X, y: model.transform(X).shape[1])
+        assert search.fit(TEXTS, Y).best_params_ == {"adapter__n_components": 4}
+
+    def test_whitening_that_repairs_nothing_is_told(self):
+        with pytest.raises(ValueError, match="keeps the predictions of a classifier, but"):
+            AdaptedEncoder(Noise(), LogitPreservingWhitening()).fit(TEXTS)
+        with pytest.warns(UserWarning, match=r"holds only \d+\.\d% of the variance"):
+            AdaptedEncoder(Noise(), Whitening()).fit(TEXTS)
+        with warnings.catch_warnings(action="error"):
+            AdaptedEncoder(Noise(9.0), Whitening()).fit(TEXTS)
+
+    @pytest.mark.parametrize("adapter", OTHERS, ids=repr)
     def test_transformers_of_scikit_learn_with_a_head(self, adapter, checkpoint, split, tmp_path):
         _, X = split
         model = AdaptedEncoder(checkpoint, adapter).fit(TEXTS, Y)
         Z = clone(adapter).fit(X, Y).transform(X)
+        Z = Z.toarray() if adapter is SPARSE else Z
         np.testing.assert_allclose(model.transform(TEXTS), Z, atol=1e-5)
         assert model.score(TEXTS, Y) == model.head_.score(Z, Y) > 0.4
-        if not isinstance(adapter, SelectKBest):  # which holds a function
+        if adapter not in OTHERS[2:]:  # which hold a dtype and a function
             save_adapter(model, tmp_path / "own")
             saved = load_adapter(tmp_path / "own").predict(TEXTS)
             np.testing.assert_array_equal(saved, model.predict(TEXTS))

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import HasMethods
 
@@ -85,7 +86,8 @@ class TransformerMap(NamedTuple):
     n_features_out: int
 
     def __call__(self, X: Floats) -> Floats:
-        return np.asarray(self.transformer.transform(X), dtype=np.float64)
+        Z = self.transformer.transform(X)
+        return np.asarray(Z.toarray() if issparse(Z) else Z, dtype=np.float64)
 
 
 @dataclass(eq=False, repr=False)
