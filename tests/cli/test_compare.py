@@ -105,6 +105,8 @@ def test_the_page_has_the_figures_of_compare_and_audit(files, monkeypatch):
     shown = json.loads(completed.stdout)
     for sentence in shown["verdict"].values():
         assert f"<p>{html.escape(sentence)}</p>" in page
+    for row in shown["rows"]:
+        assert f"<td>{row['adapter']}</td><td>{row['score']:.4f}</td>" in page
     audit = ["audit", "my-model", "dev.tsv", "--label", "label", "--json"]
     audit = json.loads(succeed(*audit).stdout)
     assert f"<td>{audit['isoscore']:.4g}</td>" in page
@@ -146,3 +148,6 @@ def test_a_teacher(files):
         if (row["use"], row["adapter"]) == ("classify", "TeacherReadout")
     ]
     assert row["changed_predictions"] == 0
+    completed = run(*line)
+    assert completed.code == 2
+    assert "name it with --teacher" in completed.stderr
