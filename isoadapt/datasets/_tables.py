@@ -125,9 +125,10 @@ def _parsed(path: Path, suffix: str) -> pd.DataFrame:
     if column.shape[1] > 1:
         raise ValueError("a line holds the control character U+001F: remove it")
     text = "\n".join(column[0].fillna(""))
+    text = text if "\n" in text else text.replace("\r", "\n")
     if suffix == ".csv":
-        return _fields(io.StringIO(text), ",", quoted=True)
-    lines = _lines(text)
+        return _quoted(text, ",")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     if suffix == ".tsv":
         return _tabs(path, text, lines)
     rows = [{"text": line} if line.strip() else {} for line in lines]
@@ -143,22 +144,26 @@ def _fields(source: Any, separator: str, quoted: bool = False, **options: Any) -
     )
 
 
-def _lines(text: str) -> list[str]:
-    """Split a text into lines, which end in CR only if none ends in LF."""
-    return [line.removesuffix("\r") for line in text.split("\n" if "\n" in text else "\r")]
+def _quoted(text: str, separator: str) -> pd.DataFrame:
+    """Read quoted fields; a CR that ends no line is a part of them, and U+001F meanwhile."""
+    kept = io.StringIO(re.sub(r"\r(?!\n|\Z)", "\x1f", text))
+    return _fields(kept, separator, quoted=True).replace("\x1f", "\r", regex=True)
 
 
 def _tabs(path: Path, text: str, lines: list[str]) -> pd.DataFrame:
     """Read TSV, with quoting if it is what pandas then writes."""
+    plain = "\n".join(lines)
     with suppress(ValueError):
-        table = _fields(io.StringIO(text), "\t", quoted=True)
-        # Marks that pair over regular lines, as in '"One.\t1' and 'Two."\t0', belong to the texts.
-        over = len(table) < len(lines) and len({line.count("\t") for line in lines if line}) == 1
-        plain = over or '"' not in text
-        if not plain and _lines(table.to_csv(sep="\t", header=False, index=False)[:-1]) == lines:
-            warn(f"{path}: quotation marks are read as quoting, as pandas writes it")
-            return table
-    return _fields(io.StringIO("\n".join(lines)), "\t")
+        table = _quoted(text, "\t")
+        written = table.to_csv(sep="\t", header=False, index=False, lineterminator="\n")
+        if '"' in text and written[:-1].replace("\r\n", "\n") == plain:
+            # Marks that pair over regular lines, as in '"One.\t1' and 'Two."\t0', belong to texts.
+            regular = len({line.count("\t") for line in lines if line}) == 1
+            if not regular or len(table) == len(lines):
+                warn(f"{path}: quotation marks are read as quoting, as pandas writes it")
+                return table
+            warn(f"{path}: quotation marks are read as text; if they quote fields, save as .csv")
+    return _fields(io.StringIO(plain), "\t")
 
 
 def _objects(rows: list[dict[str, str]]) -> Iterator[dict[str, Any]]:

@@ -127,16 +127,19 @@ def test_what_is_wrong_and_where(tmp_path, name, content, options, message):
         load_table(write(tmp_path, name, content), **options)
 
 
-FIELD = st.text("aé語,;'\"\\#-01", min_size=1)
+FIELD = st.text("aé語,;'\"\\#-01\r\n", min_size=1)
 
 
 @given(st.lists(st.tuples(FIELD, st.integers(-(2**63), 2**63 - 1)), min_size=1))
 def test_csv_gives_back_what_was_written(tmp_path_factory, rows):
-    path = tmp_path_factory.mktemp("table") / "a.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
+    folder = tmp_path_factory.mktemp("table")
+    with (folder / "csv.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("sentence", "label"), *rows])
-    texts, labels = load_table(path)
-    assert list(zip(texts, labels.tolist(), strict=True)) == rows
+    frame = pd.DataFrame(rows, columns=["sentence", "label"])
+    frame.to_csv(folder / "pandas.csv", index=False)  # which quotes no CR
+    for path in folder.iterdir():
+        texts, labels = load_table(path)
+        assert list(zip(texts, labels.tolist(), strict=True)) == rows
 
 
 def zipped(data):
@@ -175,6 +178,7 @@ def test_formats_and_their_compressions(tmp_path):
 QUOTED_FRAMES = [
     [('He said "hi", twice.', 1), ("plain", 0)],
     [("two\nlines", 1), ("a\ttab", 0)],
+    [('a\r"b"', 1), ("\rc", 0)],
 ]
 
 
@@ -186,7 +190,10 @@ def test_a_tsv_file_is_read_with_quoting_if_pandas_wrote_it(tmp_path):
             with pytest.warns(UserWarning, match="as pandas writes it"):
                 texts, labels = load_table(path)
             assert list(zip(texts, labels.tolist(), strict=True)) == rows
-    for texts in (['"One.', 'Two."'], ['"All."', "b"], ['5" "disk"', '"a" b'], ['"a ""b""', "c"]):
+    path = write(tmp_path, "a.tsv", labelled('"One.\t1', 'Two."\t1'))
+    with pytest.warns(UserWarning, match="read as text"):  # as in GLUE
+        assert load_table(path)[0] == ['"One.', 'Two."']
+    for texts in (['"All."', "b"], ['5" "disk"', '"a" b'], ['"a ""b""', "c"]):
         path = write(tmp_path, "a.tsv", labelled(*(f"{text}\t1" for text in texts)))
         assert load_table(path)[0] == texts  # as in GLUE
 
