@@ -486,10 +486,11 @@ class TestComparison:
     def test_the_best_adapter_that_changes_no_prediction(self):
         figures = {"use": "similarity", "kind": "adapter", "difference": 0.1, "p_holm": 0.01}
         figures["control"] = None
-        rows = [
-            {"adapter": "a", "score": 0.8, "changed_predictions": 0} | figures,
-            {"adapter": "b", "score": 0.9, "changed_predictions": 5} | figures,
-        ]
-        comparison = Comparison(rows, "test rows", {"a": "first", "b": "second"}, ())
-        assert comparison.best_adapter("similarity") == "second"
-        assert comparison.best_adapter("similarity", same_predictions=True) == "first"
+        for low, best in ((0.85, "second"), (0.75, "first")):  # in the latter, they are equal
+            rows = [
+                {"adapter": "a", "score": 0.8, "ci_low": 0.7, "changed_predictions": 0} | figures,
+                {"adapter": "b", "score": 0.9, "ci_low": low, "changed_predictions": 5} | figures,
+            ]
+            comparison = Comparison(rows, "test rows", {"a": "first", "b": "second"}, ())
+            assert comparison.best_adapter("similarity") == best
+            assert comparison.best_adapter("similarity", same_predictions=True) == "first"

@@ -108,9 +108,8 @@ class Comparison:
         Returns
         -------
         estimator or None
-            The adapter with the highest score among those that are shown to be better than no
-            adapter and than their controls, after Holm's adjustment. None if there is none: then
-            nothing speaks for an adapter in this use.
+            The first of ``credited``, which the verdict names. None if there is none: then nothing
+            speaks for an adapter in this use.
 
         Raises
         ------
@@ -135,15 +134,18 @@ class Comparison:
         -------
         list of str
             The adapters that are shown to be better than no adapter and than their controls, after
-            Holm's adjustment, the highest score first.
+            Holm's adjustment, the highest score first. But first of all comes one that changes no
+            prediction, if its score lies in the interval of the highest.
 
         Raises
         ------
         ValueError
             If the use is unknown, or no data were given for it.
         """
-        rows = [row for row in self._rows_of(use) if is_credited(row)]
-        return [row["adapter"] for row in sorted(rows, key=lambda row: -row["score"])]
+        rows = self._rows_of(use)
+        named, credited = best(rows), filter(is_credited, rows)
+        ordered = sorted(credited, key=lambda row: (row is not named, -row["score"]))
+        return [row["adapter"] for row in ordered]
 
     def verdict(self, use: str | None = None) -> str:
         """Say in a sentence or two for each use what the tests show.
