@@ -21,7 +21,7 @@ from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._pooling import READOUT
-from isoadapt.encoders._transformer import warn_if_exported
+from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._report_text import PARTLY
 
@@ -174,7 +174,12 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 kind = type(self._adapter()).__name__
                 raise ValueError(f"{name} was given, but {kind}.fit does not accept it: omit it")
         pipeline = self._unfitted_pipeline(y)
-        warn_if_exported(pipeline["encoder"])
+        if has_unread_export(pipeline["encoder"]):
+            warn(
+                f"{pipeline['encoder'].open().backbone.shown} also holds repaired vectors, which "
+                "were exported with an adapter, but the input of its classifier is taken: for the "
+                "repaired ones choose pooling='exported', otherwise pooling='head_input'"
+            )
         targets = y if self.teacher is None else self._teacher().transform(X)
         pipeline["adapter"].fit(pipeline["encoder"].fit_transform(X, y), targets, **given)
         _warn_if_healthy(pipeline["adapter"])

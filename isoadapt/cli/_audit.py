@@ -51,14 +51,12 @@ def _audit_texts(
 
     from isoadapt import TransformerEncoder
     from isoadapt.encoders import layer_report
-    from isoadapt.encoders._transformer import warn_if_exported
     from isoadapt.metrics import isotropy_report
     from isoadapt.metrics._report_text import table
 
     encoder = TransformerEncoder(
         source.model, pooling=source.pooling, max_length=source.max_length, verbose=console.verbose
     )
-    warn_if_exported(encoder)
     line, truncation = _measure_truncation(encoder, rows)
     opened = encoder.open()
     unit = "text" if isinstance(rows[0], str) else "pair of texts"
@@ -77,21 +75,30 @@ def _audit_texts(
     report = isotropy_report(encoder.transform(rows), labels=labels if source.label else None)
     head = opened.head() is not None
     figures |= _plain(report, head, pooled=layers)
-    lines = [report.verdict(head), *_command(report, head, source), *about, table(report, full)]
-    return "\n".join(lines), figures
+    figures["verdict"], command = _advice(report, head, encoder, source)
+    return "\n".join([figures["verdict"], *command, *about, table(report, full)]), figures
 
 
-def _command(report: "IsotropyReport", head: bool, source: Source) -> list[str]:
-    """Return the command that fits the adapter that repairs collapsed vectors."""
+def _advice(
+    report: "IsotropyReport", head: bool, encoder: "TransformerEncoder", source: Source
+) -> tuple[str, list[str]]:
+    """Return the verdict with the next step, and the command for it, if there is one."""
     from isoadapt.adapters._registry import METHODS
+    from isoadapt.encoders._transformer import has_unread_export
     from isoadapt.metrics._report_text import repair
 
+    verdict, model, path = report.verdict(head), str(source.model), str(source.path)
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
-    options = ["--on", str(source.path), "--model", str(source.model), "--out", "my-adapter"]
-    options += ["--separately"] * source.separately
+    commands = [["fit", name, "--on", path, "--model", model] for name in names]
+    options = ["--separately"] * source.separately
     options += ["--text", ",".join(source.text)] if source.text else []
     options += ["--max-length", str(source.max_length)] if source.max_length else []
-    return [f"  {shlex.join(['isoadapt', 'fit', name, *options])}" for name in names]
+    last = ["--out", "my-adapter"]
+    if has_unread_export(encoder):
+        step = "measure the repaired vectors, which were exported beside the classifier"
+        verdict = f"{verdict.splitlines()[0]}\nNext: {step}."
+        commands, last = [["audit", model, path]], ["--vectors", "exported"]
+    return verdict, [f"  {shlex.join(['isoadapt', *each, *last, *options])}" for each in commands]
 
 
 def _check_number(rows: Any, source: Source) -> None:

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from tqdm.auto import tqdm
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt._utils.messages import shows_progress, warn
+from isoadapt._utils.messages import shows_progress
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._cache import EmbeddingCache, Request, as_cache
 from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
@@ -357,15 +357,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         return tags
 
 
-def warn_if_exported(encoder: Any) -> None:
-    """Warn of a classifier's folder with adapted vectors, unless a parameter says which to take."""
-    if isinstance(encoder, TransformerEncoder) and encoder.pooling == "auto":
-        opened = encoder.open()
-        folder = opened.backbone.folder if opened.pooling.is_head_input else None
-        if folder is not None and "Pooling" in dict(sentence_modules(folder)):
-            warn(
-                f"{opened.backbone.shown} also holds repaired vectors, which were exported with an "
-                "adapter, but the input of its classifier is taken here: for the repaired ones "
-                "choose pooling='exported' (isoadapt audit --vectors exported), otherwise "
-                "pooling='head_input'"
-            )
+def has_unread_export(encoder: Any) -> bool:
+    """Whether the folder of a classifier has adapted vectors too, and no parameter says which."""
+    if not isinstance(encoder, TransformerEncoder) or encoder.pooling != "auto":
+        return False
+    opened = encoder.open()
+    folder = opened.backbone.folder if opened.pooling.is_head_input else None
+    return folder is not None and "Pooling" in dict(sentence_modules(folder))

@@ -88,14 +88,17 @@ def test_which_vectors_of_an_exported_folder_are_meant(files):
     texts = texts_and_labels()[0]
     succeed("export", "my-adapter", "--out", "m")
     audit = ["audit", "m", "texts.tsv", "--json"]
-    assert "m' also holds repaired vectors" in succeed(*audit).stderr
+    read = succeed(*audit[:3]).stdout
+    assert "Next: measure the repaired vectors" in read
+    assert "\n  isoadapt audit m texts.tsv --vectors exported\n" in read
+    assert "isoadapt fit" not in read
     with pytest.warns(UserWarning, match="also holds repaired vectors.*pooling='exported'"):
         AdaptedEncoder("m", Whitening()).fit(texts)
     encoder = TransformerEncoder("m", pooling="exported")
     np.testing.assert_allclose(encoder.transform(texts), exported(texts), atol=1e-4)
     assert encoder.identity() != TransformerEncoder("m").identity()
     found = succeed(*audit, "--vectors", "exported")
-    assert "repaired" not in found.stderr
+    assert "repaired" not in found.stdout
     assert json.loads(found.stdout)["isoscore"] > 2 * json.loads(succeed(*audit).stdout)["isoscore"]
     saved = save_adapter(Whitening().fit(encoder.transform(texts)), "again", base_model=encoder)
     assert read_reference(saved).settings["pooling"] == "exported"
