@@ -20,7 +20,6 @@ from transformers import (
 
 from benchmarks.reproduction._measuring import anisotropies, tokenized
 from benchmarks.reproduction._training import (
-    ARGUMENTS_AS_RELEASED,
     MAX_LENGTH,
     Job,
     make_penalty,
@@ -111,7 +110,7 @@ def fine_tune(job: Job, texts: Any, labels: NDArray[Any], logging_steps: int) ->
                 logging_strategy="steps",
                 logging_steps=logging_steps,
                 logging_first_step=True,
-                **recipe.arguments() | (ARGUMENTS_AS_RELEASED if condition.as_released else {}),
+                **recipe.arguments() | condition.arguments,
             ),
             train_dataset=rows,
             data_collator=DataCollatorWithPadding(tokenizer),
@@ -121,7 +120,7 @@ def fine_tune(job: Job, texts: Any, labels: NDArray[Any], logging_steps: int) ->
             lam=condition.lam,
             where=condition.where,
         )
-        trainer.with_padding = condition.as_released
+        trainer.with_padding = condition.padding
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     history = trainer.state.log_history

@@ -65,7 +65,10 @@ class Condition:
     options: Mapping[str, JSON] = field(default_factory=dict)
     lam: float = 1.0
     where: str | Sequence[int] = "head_input"
-    as_released: bool = False  # trained by ARGUMENTS_AS_RELEASED, padding among the points
+    arguments: Mapping[str, JSON] = field(
+        default_factory=dict
+    )  # of the Trainer, beside the recipe's
+    padding: bool = False  # whether padding is among the points
 
     @property
     def needs_prior(self) -> bool:
@@ -134,9 +137,8 @@ def run_settings(suite: Suite, recipe: Recipe) -> dict[str, JSON]:
 
 def penalty_settings(condition: Condition) -> dict[str, JSON]:
     """Return all settings of a penalty, including defaults of its loss."""
-    released: dict[str, JSON] = {}
-    if condition.as_released:
-        released = {"released": {**ARGUMENTS_AS_RELEASED, "padding": True}}
+    ways = {**condition.arguments, **({"padding": True} if condition.padding else {})}
+    released: dict[str, JSON] = {"released": ways} if ways else {}
     if condition.penalty is None:
         place: dict[str, JSON] = (
             {} if condition.where == "head_input" else {"where": condition.where}

@@ -16,7 +16,7 @@ from benchmarks.reproduction._cells import FRESH, TRY, Cell, Record, Slot, Suite
 from benchmarks.reproduction._choice import HELD_OUT, candidate_cell, held_out_figures
 from benchmarks.reproduction._figures import TASKS, has_collapsed, mean_sd, metric_name, of
 from benchmarks.reproduction._recipe import Recipe
-from benchmarks.reproduction._training import Condition, Job
+from benchmarks.reproduction._training import ARGUMENTS_AS_RELEASED, Condition, Job
 from benchmarks.reproduction._verdicts import Claim, moves
 from benchmarks.reproduction.istar import BERT, PAPER, REPORTED, istar
 
@@ -76,20 +76,42 @@ def slots(block: int, suite: Suite) -> Iterator[Slot]:
     for seed, task in product(FRESH_SEEDS, ASKED):
         yield from _compared(block, "fresh", Job(task, seed, RECIPE, suite))
     for seed, task in product(FEWER_SEEDS, ASKED):
-        for condition in (_base("released", True), released(task)):
+        for condition in (_as_released(_base("released")), released(task)):
             yield known_slot(block, _fresh_cell(Job(task, seed, AS_RELEASED, suite), condition))
     for seed, task in product(FEWER_SEEDS, ASKED):
         yield from _compared(block, "second rate", Job(task, seed, SECOND_RATE, suite))
+    for cell in _alone(suite):
+        yield known_slot(block, cell)
 
 
 def released(task: str) -> Condition:
     """Return the condition of the control, with the λ and ζ that the paper reports for BERT."""
     lam, zeta = REPORTED[task]
-    return replace(istar("released: I-STAR", lam, zeta), as_released=True)
+    return _as_released(istar("released: I-STAR", lam, zeta))
 
 
-def _base(series: str, as_released: bool = False) -> Condition:
-    return Condition(f"{series}: base", where="all", as_released=as_released)
+def _as_released(condition: Condition) -> Condition:
+    return replace(condition, arguments=ARGUMENTS_AS_RELEASED, padding=True)
+
+
+def _alone(suite: Suite) -> Iterator[Cell]:
+    """Yield I-STAR on CoLA with one difference at a time of the released code from the recipe."""
+    condition = istar("difference: none", *REPORTED["cola"])
+    random_batches = {"train_sampling_strategy": "random"}
+    for name, recipe, change in (
+        ("padding", RECIPE, {"padding": True}),
+        ("constant rate", RECIPE._replace(warmup=0.0, schedule="constant"), {}),
+        ("no clipping", RECIPE, {"arguments": {"max_grad_norm": 0.0}}),
+        ("no decay", RECIPE._replace(weight_decay=0.0), {}),
+        ("random batches", RECIPE, {"arguments": random_batches}),
+        ("none", RECIPE, {}),
+    ):
+        changed = replace(condition, name=f"difference: {name}", **change)
+        yield _fresh_cell(Job("cola", FRESH_SEEDS[0], recipe, suite), changed)
+
+
+def _base(series: str) -> Condition:
+    return Condition(f"{series}: base", where="all")
 
 
 def _fresh_cell(job: Job, condition: Condition) -> Cell:
