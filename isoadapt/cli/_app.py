@@ -253,7 +253,7 @@ def finetune(
     ] = None,
     text: Text = None,
     label: Label = None,
-    max_length: Annotated[int, Option(help="Maximum number of tokens of a text.")] = 128,
+    max_length: MaxLength = 128,
     out: Annotated[Path, Option(help="Output folder for the checkpoint.")] = Path(
         "isoadapt-finetuned"
     ),
@@ -345,13 +345,7 @@ def transform(
     ] = None,
     text: Text = None,
     separately: Separately = False,
-    label: Annotated[
-        str | None,
-        Option(
-            help="Column of a Parquet matrix that holds labels and is not transformed. Default: "
-            "label, if there is one."
-        ),
-    ] = None,
+    label: Label = None,
     max_length: MaxLength = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,

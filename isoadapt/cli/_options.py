@@ -8,7 +8,7 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -201,24 +201,18 @@ def _flagged(args: Sequence[str]) -> Iterator[str]:
 
 def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -> dict[str, Any]:
     """Read ``name=value``, where a value is a JSON or Python literal or else a string."""
-    values = {}
+    values: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or name not in known:
             raise WrongUsage(
                 f"--set {setting}: {taker} takes name=value with the names {', '.join(known)}"
             )
-        values[name] = _literal(text)
+        values[name] = text
+        for parse in (ast.literal_eval, json.loads):
+            with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+                values[name] = parse(text)
     return values
-
-
-def _literal(text: str) -> Any:
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            return parse(text)
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-    return text
 
 
 def read_rows(
