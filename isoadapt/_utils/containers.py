@@ -12,7 +12,6 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
-from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from isoadapt._utils.messages import listed, reason, shown
@@ -26,19 +25,13 @@ _SEVERAL = "for several labels a row, pass the indicator matrix that MultiLabelB
 _OF_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
-def as_array(X: Any, name: str = "X") -> Any:
+def as_array(X: Any) -> Any:
     """Convert a tensor of numbers to an array, narrow floats to float32; keep anything else."""
     if not isinstance(X, Tensor):
         return X
-    try:
-        X = X.dequantize() if X.is_quantized else X
-        narrow = X.is_floating_point() and X.dtype not in _OF_NUMPY
-        return (X.float() if narrow else X).numpy(force=True)
-    except (RuntimeError, TypeError) as error:
-        raise TypeError(
-            f"{name} is a tensor of {X.dtype} that has no equal in NumPy ({reason(error)}): pass "
-            f"one vector of the same length for each row, as by {name}.to_dense().float()"
-        ) from error
+    X = X.dequantize() if X.is_quantized else X.to_dense()
+    narrow = X.is_floating_point() and X.dtype not in _OF_NUMPY
+    return (X.float() if narrow else X).numpy(force=True)
 
 
 def as_matrix(X: Any, name: str = "X") -> Any:
@@ -151,13 +144,12 @@ def _of_table(X: Any, names: list[str], columns: list[Any], name: str) -> Any:
 
 def _values(X: Any, name: str) -> NDArray[Any]:
     """Return the values of any container but a table as an array; vectors are stacked (n, d)."""
-    X = np.ma.filled(X.astype(object), np.nan) if isinstance(X, np.ma.MaskedArray) else X
     if hasattr(X, "column_name") and hasattr(X, "source"):  # a column of a datasets.Dataset
         X = X.source.with_format("numpy", columns=[X.column_name])[:][X.column_name]
     X = X.to_pandas() if hasattr(X, "to_pylist") else X  # of pyarrow
-    X = X.to_numpy() if hasattr(X, "to_numpy") else as_array(X, name)
+    X = X.to_numpy() if hasattr(X, "to_numpy") else as_array(X)
     if isinstance(X, list | tuple):
-        X = [as_array(row, name) for row in X]
+        X = list(map(as_array, X))
     try:
         array = np.asarray(X)
     except ValueError:  # the rows differ
@@ -177,7 +169,7 @@ def _values(X: Any, name: str) -> NDArray[Any]:
 def _stacked(rows: list[Any], name: str) -> NDArray[Any]:
     """Stack vectors; raise an error that names the first row that holds none or a longer one."""
     try:
-        return np.stack([as_array(row, name) for row in rows])
+        return np.stack(list(map(as_array, rows)))
     except ValueError as error:
         lengths = [len(row) if _is_vector(row) else 0 for row in rows]
         odd = next((i for i, n in enumerate(lengths) if n != lengths[0] or not n), 0)
@@ -193,7 +185,7 @@ def _numbers(array: Any, name: str, way_out: str = _EMBED) -> NDArray[Any]:
     if array.dtype.kind in _PLAIN:
         return array
     try:
-        return array.astype(np.float32 if array.dtype.kind == "V" else np.float64)
+        return array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"{name} must hold numbers ({reason(error)[:120]}): {way_out}"
@@ -240,14 +232,8 @@ def _is_vector(row: Any) -> bool:
 
 
 def comparable(value: Any) -> Any:
-    """Return a hashable object that is equal for values of a parameter with equal content."""
+    """Return a hashable object that is equal for values of equal content that can be pickled."""
     try:
         return joblib.hash(value)
     except (pickle.PicklingError, TypeError, AttributeError):  # such as a lambda
-        pass
-    if isinstance(value, BaseEstimator):
-        parameters = sorted(value.get_params(deep=False).items())
-        return type(value), *((name, comparable(part)) for name, part in parameters)
-    if isinstance(value, list | tuple):
-        return tuple(comparable(part) for part in value)
-    return value if isinstance(value, Hashable) else object()  # equal to nothing else
+        return value if isinstance(value, Hashable) else object()  # equal to nothing else

@@ -69,7 +69,6 @@ _ONE_BLAS_THREAD = SharedSetting(_one_blas_thread)
 
 def one_blas_thread_if_small(X: Any) -> AbstractContextManager[Any]:
     """Let BLAS use one thread while computing with a small matrix X (n, d)."""
-    unknown = getattr(X, "is_nested", False) or hasattr(X, "to_dask_array")
-    shape: tuple[int, ...] = () if unknown else getattr(X, "shape", ())
+    shape: tuple[int, ...] = () if hasattr(X, "to_dask_array") else getattr(X, "shape", ())
     small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < _SMALL
     return _ONE_BLAS_THREAD.hold() if small else nullcontext()

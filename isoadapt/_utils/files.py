@@ -1,6 +1,5 @@
 """Writing of files and of folders as a whole; which folders may be replaced."""
 
-import glob
 import os
 import re
 import shutil
@@ -9,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from isoadapt._utils.messages import listed, warn
+from isoadapt._utils.messages import listed
 
 CHECKPOINT, ADAPTER = "a checkpoint", "an adapter"  # kinds of content
 MARKER = "isoadapt.txt"  # file that lists what isoadapt wrote to its folder
@@ -84,11 +83,6 @@ def check_output_folder(
         raise FileExistsError(f"{shown} is {wrong}; choose a new folder")
     _check_replaceable(target, overwrite, content, shown)
     check_writable(target.parent)
-    for left in target.parent.glob(f"{glob.escape(target.name)}.isoadapt-old-*"):
-        warn(
-            f"{str(left)!r} holds all or part of the former content of {shown}, which another call "
-            "was replacing when it ended: delete it, or rename it if you need it"
-        )
     return target
 
 
@@ -97,7 +91,7 @@ def atomic_folder(target: Path, overwrite: bool, content: str) -> Iterator[Path]
     """Yield a temporary folder beside `target`; on success, put it in the place of `target`.
 
     If the block fails or is interrupted, `target` is not changed. If the process is killed between
-    the two renames, the former folder stays beside, where :func:`check_output_folder` finds it.
+    the two renames, the former folder stays beside it.
     FileExistsError is raised if `target` may not be replaced, also if that changed in the block.
     """
     target.parent.mkdir(parents=True, exist_ok=True)

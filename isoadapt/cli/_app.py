@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from isoadapt import __version__
 from isoadapt._utils.files import ADAPTER, check_output_folder
@@ -47,12 +48,12 @@ def demo(
     text: Text = None,
     label: Label = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Fine-tuned checkpoint. Default: a MiniLM is fine-tuned.")
+        str | None, Option(help="Fine-tuned checkpoint. Default: a MiniLM is fine-tuned.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("isoadapt-demo"),
+    out: Annotated[Path, Option(help="Output folder.")] = Path("isoadapt-demo"),
     overwrite: Overwrite = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Fit every adapter, also those that take longer.")
+        bool, Option("--all", help="Fit every adapter, also those that take longer.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -70,39 +71,38 @@ def demo(
     if train is None and (text or label):
         raise WrongUsage("--text and --label name columns of tables: give --train and --dev too")
     check_exist([train, dev], [checkpoint])
+    tables = [Source(path, None, label, text=columns(text)) for path in (train, dev) if path]
 
     from isoadapt.cli import _demo
 
-    console = Console(as_json, quiet)
-    _demo.demo(train, dev, columns(text), label, checkpoint, out, overwrite, every, console)
+    _demo.demo(tables, checkpoint, out, overwrite, every, Console(as_json, quiet))
 
 
 @app.command()
 def audit(
     source: Annotated[
-        str, typer.Argument(help="Checkpoint (folder or name) or matrix (.npy, .parquet).")
+        str, Argument(help="Checkpoint (folder or name) or matrix (.npy, .parquet).")
     ],
     texts: Annotated[
-        Path | None, typer.Argument(help="Table of texts to embed with a checkpoint, or .txt.")
+        Path | None, Argument(help="Table of texts to embed with a checkpoint, or .txt.")
     ] = None,
     text: Text = None,
     separately: Separately = False,
     label: Annotated[
-        str | None,
-        typer.Option(help="Column of labels. Each class is then reported separately too."),
+        str | None, Option(help="Column of labels. Each class is then reported separately too.")
     ] = None,
     max_length: MaxLength = None,
     vectors: Annotated[
         str,
-        typer.Option(
+        Option(
             help="auto: the input of a classifier, or the vectors of an encoder. exported: the "
             "repaired vectors in a folder that isoadapt export wrote. Or a pooling: cls, mean, max."
         ),
     ] = "auto",
     layers: Annotated[
-        bool, typer.Option("--layers", help="Report on the tokens of each layer too.")
+        bool, Option("--layers", help="Report on the tokens of each layer too.")
     ] = False,
-    full: Annotated[bool, typer.Option("--all", help="Print all figures.")] = False,
+    full: Annotated[bool, Option("--all", help="Print all figures.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -132,11 +132,11 @@ def audit(
 
 @app.command()
 def compare(
-    table: Annotated[Path, typer.Argument(help=TABLE)],
-    model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
+    table: Annotated[Path, Argument(help=TABLE)],
+    model: Annotated[str, Option(help="Checkpoint that embeds the texts.")],
     test: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Table of the same columns that the encoder has not seen: the adapters are "
             "fitted to TABLE and judged on this one. Without --test, they are judged by a "
             "cross-validation on TABLE."
@@ -144,7 +144,7 @@ def compare(
     ] = None,
     encoder_saw: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--encoder-saw/--encoder-unseen",
             help="Whether the encoder was trained on TABLE. If it was, --test is needed. Without "
             "one of the two, a note says what the figures cannot tell.",
@@ -152,21 +152,21 @@ def compare(
     ] = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Table of pairs of texts, to judge similarity too. Columns: sentence1, sentence2 "
             "and, as label, the score of the pair."
         ),
     ] = None,
     foreign: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Table of texts of another kind than those of TABLE, to judge the detection of "
             "outliers too."
         ),
     ] = None,
     adapters: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="fast: adapters in closed form or with an exact solver. all: also those that "
             "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
             f"each further one: {', '.join(METHODS)}; with --teacher also teacher-readout. "
@@ -177,33 +177,33 @@ def compare(
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
-    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
+    jobs: Annotated[int | None, Option(help="Number of processes. Default: 1.")] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Folder to keep finished fits in. After an interrupt, the same command with the "
             "same folder goes on from there."
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Output folder for comparison.json and the best adapter of each use. Default: "
             "nothing is written."
         ),
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--html",
             help="File (.html) to write the result to, with an audit. It is replaced if it exists.",
         ),
     ] = None,
     with_texts: Annotated[
-        bool, typer.Option("--with-texts", help="Show the texts as tooltips in the --html file.")
+        bool, Option("--with-texts", help="Show the texts as tooltips in the --html file.")
     ] = False,
     full: Annotated[
-        bool, typer.Option("--all", help="Print p-values, geometry, cost and further figures too.")
+        bool, Option("--all", help="Print p-values, geometry, cost and further figures too.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -218,23 +218,23 @@ def compare(
 
     if with_texts and page is None:
         raise WrongUsage("--with-texts is about the file of --html FILE: give this option too")
-    rows = (table, test, pairs, foreign, columns(text), label, max_length, teacher)
+    rows = Source(table, model, label, None, max_length, columns(text), teacher=teacher)
     outputs = (out, page, with_texts, full, Console(as_json, quiet))
-    options = _compare.Run(model, *rows, encoder_saw, jobs, cache, *outputs)
+    options = _compare.Run(rows, test, pairs, foreign, encoder_saw, jobs, cache, *outputs)
     _compare.compare(adapters or [], options)
 
 
 @app.command(cls=SettingsCommand)
 def finetune(
-    model: Annotated[str, typer.Option(help="Folder or name of the model to start from.")],
-    train: Annotated[Path, typer.Option(help=TABLE)],
-    dev: Annotated[Path | None, typer.Option(help="Table of the same form to evaluate on.")] = None,
+    model: Annotated[str, Option(help="Folder or name of the model to start from.")],
+    train: Annotated[Path, Option(help=TABLE)],
+    dev: Annotated[Path | None, Option(help="Table of the same form to evaluate on.")] = None,
     penalty: Annotated[
-        str | None, typer.Option(help=f"Penalty added to the task loss: {', '.join(PENALTIES)}.")
+        str | None, Option(help=f"Penalty added to the task loss: {', '.join(PENALTIES)}.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set",
             metavar="NAME=VALUE...",
             help="Parameters. Several may follow one --set. For the penalty: lam (its weight, 1 by "
@@ -246,15 +246,15 @@ def finetune(
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Vectors that are penalised: head_input, last, all, or layers such as 1,6. "
             "Default: those that the paper of the penalty uses."
         ),
     ] = None,
     text: Text = None,
     label: Label = None,
-    max_length: Annotated[int, typer.Option(help="Maximum number of tokens of a text.")] = 128,
-    out: Annotated[Path, typer.Option(help="Output folder for the checkpoint.")] = Path(
+    max_length: MaxLength = 128,
+    out: Annotated[Path, Option(help="Output folder for the checkpoint.")] = Path(
         "isoadapt-finetuned"
     ),
     overwrite: Overwrite = False,
@@ -272,7 +272,7 @@ def finetune(
     if penalty is not None and penalty not in PENALTIES:
         raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
     check_exist([train, dev], [model])
-    rows = rows._replace(table=labelled_texts(train, rows.text, label))
+    rows = rows._replace(table=labelled_texts(rows))
     check_output_folder(out, overwrite, name="--out")
 
     from isoadapt.cli import _finetune
@@ -282,24 +282,23 @@ def finetune(
 
 @app.command(cls=SettingsCommand)
 def fit(
-    name: Annotated[str, typer.Argument(help=f"Name of the adapter: {', '.join(NAMES)}.")],
+    name: Annotated[str, Argument(help=f"Name of the adapter: {', '.join(NAMES)}.")],
     on: Annotated[
         list[Path],
-        typer.Option(
+        Option(
             metavar="FILE...",
             help="Texts (.tsv, .csv, .jsonl, .parquet, or .txt with one on each line) or matrix "
             "(.npy, .parquet). teacher-readout takes several files of texts, and no labels.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Output folder for the adapter.")],
+    out: Annotated[Path, Option(help="Output folder for the adapter.")],
     model: Annotated[
-        str | None,
-        typer.Option(help="Checkpoint that embeds the texts. Its head is the adapter's head."),
+        str | None, Option(help="Checkpoint that embeds the texts. Its head is the adapter's head.")
     ] = None,
     teacher: Teacher = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set",
             metavar="NAME=VALUE...",
             help="Parameters of the adapter. Several may follow one --set.",
@@ -308,9 +307,7 @@ def fit(
     text: Text = None,
     separately: Separately = False,
     label: Label = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="File with the labels of a .npy matrix.")
-    ] = None,
+    labels: Annotated[Path | None, Option(help="File with the labels of a .npy matrix.")] = None,
     max_length: MaxLength = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -340,21 +337,15 @@ def fit(
 
 @app.command()
 def transform(
-    folder: Annotated[Path, typer.Argument(help="Folder of a saved adapter.")],
-    source: Annotated[Path, typer.Argument(help="Texts or matrix (.npy, .parquet).")],
-    out: Annotated[Path, typer.Argument(help="Output file (.npy, .csv, .parquet).")],
+    folder: Annotated[Path, Argument(help="Folder of a saved adapter.")],
+    source: Annotated[Path, Argument(help="Texts or matrix (.npy, .parquet).")],
+    out: Annotated[Path, Argument(help="Output file (.npy, .csv, .parquet).")],
     model: Annotated[
-        str | None, typer.Option(help="Checkpoint that embeds the texts. Default: that of the fit.")
+        str | None, Option(help="Checkpoint that embeds the texts. Default: that of the fit.")
     ] = None,
     text: Text = None,
     separately: Separately = False,
-    label: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of a Parquet matrix that holds labels and is not transformed. Default: "
-            "label, if there is one."
-        ),
-    ] = None,
+    label: Label = None,
     max_length: MaxLength = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -376,29 +367,27 @@ def transform(
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(help="Folder of a saved adapter.")],
-    out: Annotated[Path, typer.Option(help="Output folder for the model.")],
+    folder: Annotated[Path, Argument(help="Folder of a saved adapter.")],
+    out: Annotated[Path, Option(help="Output folder for the model.")],
     model: Annotated[
-        Path | None, typer.Option(help="Folder of the checkpoint. Default: that of the fit.")
+        Path | None, Option(help="Folder of the checkpoint. Default: that of the fit.")
     ] = None,
     pooling: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Pooling of the vectors that the adapter was fitted to: head_input, cls, mean or "
             "max. auto is the pooling that the adapter records. If it records none, a note says "
             "which is assumed: head_input for a classifier."
         ),
     ] = "auto",
     normalize: Annotated[
-        bool, typer.Option("--normalize", help="Scale the vectors to unit length.")
+        bool, Option("--normalize", help="Scale the vectors to unit length.")
     ] = False,
     onnx: Annotated[
-        bool,
-        typer.Option("--onnx", help="Write one ONNX graph, model.onnx, and its tokenizer instead."),
+        bool, Option("--onnx", help="Write one ONNX graph, model.onnx, and its tokenizer instead.")
     ] = False,
     merge: Annotated[
-        bool,
-        typer.Option("--merge", help="Merge the adapter into the checkpoint's weights instead."),
+        bool, Option("--merge", help="Merge the adapter into the checkpoint's weights instead.")
     ] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -429,9 +418,9 @@ def export(
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="Folder that export or fit wrote.")],
+    folder: Annotated[Path, Argument(help="Folder that export or fit wrote.")],
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code in the folder.")
+        bool, Option("--trust-remote-code", help="Run Python code in the folder.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -454,7 +443,7 @@ def check(
 
 @app.callback(invoke_without_command=True)
 def _common(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Measure and repair the anisotropy of fine-tuned transformer embeddings.
 

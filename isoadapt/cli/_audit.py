@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from isoadapt import TransformerEncoder
     from isoadapt.metrics import IsotropyReport
 
+_Result = tuple[str, dict[str, Any]]  # text, and figures for JSON
+
 
 def audit(source: Source, layers: bool, full: bool, console: Console) -> None:
     """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
@@ -22,13 +24,13 @@ def audit(source: Source, layers: bool, full: bool, console: Console) -> None:
     if given and source.label is not None:
         raise WrongUsage(f"--label cannot be combined with {given[0]}, whose rows have no label")
     with console.notes():
-        found = _audit_matrix if source.is_matrix() else _audit_texts
-        console.show(*found(source, layers, full, console))
+        if source.is_matrix():
+            console.show(*_audit_matrix(source, full))
+        else:
+            console.show(*_audit_texts(source, layers, full, console.verbose))
 
 
-def _audit_matrix(
-    source: Source, layers: bool, full: bool, console: Console
-) -> tuple[str, dict[str, Any]]:
+def _audit_matrix(source: Source, full: bool) -> _Result:
     """Describe a matrix of embeddings."""
     has_label = source.label is not None
     X, labels = read_rows(source, with_labels=has_label, mapped=True)
@@ -41,22 +43,17 @@ def _audit_matrix(
     return f"{report.verdict()}\n{table(report, full)}", _plain(report, None, pooled=False)
 
 
-def _audit_texts(
-    source: Source, layers: bool, full: bool, console: Console
-) -> tuple[str, dict[str, Any]]:
+def _audit_texts(source: Source, layers: bool, full: bool, verbose: int) -> _Result:
     """Describe the embeddings of texts."""
     rows, labels = cast(Any, source.table)
     if not layers:
         _check_number(rows, source)
 
-    from isoadapt import TransformerEncoder
     from isoadapt.encoders import layer_report
     from isoadapt.metrics import isotropy_report
     from isoadapt.metrics._report_text import table
 
-    encoder = TransformerEncoder(
-        source.model, pooling=source.pooling, max_length=source.max_length, verbose=console.verbose
-    )
+    encoder = source.encoder(verbose)
     line, truncation = _measure_truncation(encoder, rows)
     opened = encoder.open()
     unit = "text" if isinstance(rows[0], str) else "pair of texts"
@@ -121,7 +118,7 @@ def _plain(report: "IsotropyReport", head: bool | None, pooled: bool) -> dict[st
     return figures | {"references": references, "verdict": report.verdict(head)}
 
 
-def _measure_truncation(encoder: "TransformerEncoder", X: Any) -> tuple[str, dict[str, Any]]:
+def _measure_truncation(encoder: "TransformerEncoder", X: Any) -> _Result:
     """Count the given texts, duplicates too, that an encoder truncates, without its model."""
     from isoadapt.encoders._texts import as_texts
     from isoadapt.encoders._tokenization import tokenize_blocks

@@ -8,7 +8,7 @@ from isoadapt._utils.files import check_writable
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import choices
 from isoadapt.adapters._registry import METHODS, NAMES, VARIANTS
-from isoadapt.cli._options import Console, WrongUsage, check_exist, labelled_texts
+from isoadapt.cli._options import Console, Source, WrongUsage, check_exist, labelled_texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,15 +18,10 @@ if TYPE_CHECKING:
 class Run(NamedTuple):
     """What a comparison reads, how it is run, and what it prints and writes."""
 
-    model: str
-    table: Path
+    rows: Source  # to fit to; the other tables are read like it
     test: Path | None
     pairs: Path | None
     foreign: Path | None
-    text: tuple[str, ...] | None  # one column, or two of pairs; None finds them by name
-    label: str | None  # None means "label"
-    max_length: int | None
-    teacher: str | None  # encoder whose vectors TeacherReadout learns
     encoder_saw: bool | None
     jobs: int | None
     cache: Path | None
@@ -49,8 +44,8 @@ class Tables(NamedTuple):
 def compare(adapters: list[str], options: Run) -> None:
     """Read the tables, embed the texts, compare the adapters, and print the comparison."""
     chosen = _check_usage(adapters, options)
-    files = [options.table, options.test, options.pairs, options.foreign]
-    check_exist(files, [options.model, options.teacher])
+    files = [options.rows.path, options.test, options.pairs, options.foreign]
+    check_exist(files, [options.rows.model, options.rows.teacher])
     console = options.console
     out, page = (path and path.expanduser() for path in (options.out, options.page))
     with console.notes():
@@ -62,7 +57,7 @@ def compare(adapters: list[str], options: Run) -> None:
         tables = _read(options)
         if options.encoder_saw is None and options.test is None:
             console.say(
-                f"If the encoder was trained on {options.table}, this cannot tell whether an "
+                f"If the encoder was trained on {options.rows.path}, this cannot tell whether an "
                 "adapter helps: end it and name rows that it has not seen with --test"
             )
 
@@ -77,13 +72,13 @@ def _check_usage(adapters: list[str], options: Run) -> Any:
     """Return the adapters to compare; raise WrongUsage for options that exclude each other."""
     if options.encoder_saw and options.test is None:
         raise WrongUsage(
-            f"--encoder-saw: the encoder was trained on {options.table}, so other rows must be "
+            f"--encoder-saw: the encoder was trained on {options.rows.path}, so other rows must be "
             "judged: name a table that it has not seen with --test"
         )
     page = options.page
     if page is not None and (page.suffix.lower() != ".html" or page.is_dir()):
         raise WrongUsage(f"--html {str(page)!r} must be a file whose name ends in .html")
-    registered = METHODS if options.teacher is None else NAMES
+    registered = METHODS if options.rows.teacher is None else NAMES
     known = [*registered, *registered.values(), *(variant.name for variant in VARIANTS)]
     for name in adapters:
         if name in ("fast", "all") and len(adapters) > 1:
@@ -96,22 +91,26 @@ def _check_usage(adapters: list[str], options: Run) -> Any:
     return adapters[0] if adapters in (["fast"], ["all"]) else adapters or "fast"
 
 
-def _read(rows: Run) -> Tables:
+def _read(options: Run) -> Tables:
     """Read all tables."""
     from isoadapt.datasets import load_table
 
     texts: dict[str, list[Any]] = {}
     labels: dict[str, Any] = {}
     scores = None
-    for path, ending in ((rows.table, ""), (rows.test, "_test")):
-        if path is not None:
-            texts[f"X{ending}"], labels[f"y{ending}"] = labelled_texts(path, rows.text, rows.label)
-    if rows.pairs is not None:
-        texts["A"], texts["B"], scores = _pairs(rows.pairs)
-    if rows.foreign is not None:
-        texts["foreign"] = list(load_table(rows.foreign, text=rows.text, label=None)[0])
-    paths = [path for path in (rows.table, rows.test, rows.pairs, rows.foreign) if path is not None]
-    files = [f"{path} (sha256 {_digest(path)})" for path in paths]
+    rows = options.rows
+    texts["X"], labels["y"] = labelled_texts(rows)
+    if options.test is not None:
+        texts["X_test"], labels["y_test"] = labelled_texts(rows._replace(path=options.test))
+    if options.pairs is not None:
+        texts["A"], texts["B"], scores = _pairs(options.pairs)
+    if options.foreign is not None:
+        texts["foreign"] = list(load_table(options.foreign, text=rows.text, label=None)[0])
+    files = [
+        f"{path} (sha256 {_digest(path)})"
+        for path in (rows.path, options.test, options.pairs, options.foreign)
+        if path is not None
+    ]
     return Tables(texts, labels, scores, files)
 
 

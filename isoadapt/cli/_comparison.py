@@ -27,17 +27,17 @@ Vectors = dict[str, NDArray[Any]]  # (n, d) of each set of texts
 
 def run(tables: Tables, adapters: Any, options: Run) -> bool:
     """Embed the texts, compare, print and write; return whether the comparison was interrupted."""
-    model, length, console = options.model, options.max_length, options.console
-    encoder = TransformerEncoder(model, max_length=length, verbose=console.verbose)
+    rows, console = options.rows, options.console
+    encoder = rows.encoder(console.verbose)
     wide, taught = encoder, None  # the encoder of all columns, and what TeacherReadout learns
-    if options.teacher is not None:
+    if rows.teacher is not None:
         wide = clone(encoder).set_params(pooling=READOUT)
-        teacher = TransformerEncoder(options.teacher, verbose=console.verbose)
-        taught = _encode(teacher, tables, options.teacher, console)
-    vectors = _encode(wide, tables, model, console)
+        teacher = TransformerEncoder(rows.teacher, verbose=console.verbose)
+        taught = _encode(teacher, tables, console)
+    vectors = _encode(wide, tables, console)
     comparison = _compare(encoder, tables, vectors, taught, adapters, options)
     if options.out is not None:
-        data = {"source": options.table.name, "rows": len(vectors["X"])}
+        data = {"source": rows.path.name, "rows": len(vectors["X"])}
         _save(comparison, encoder, wide, data, options.out, console)
     if options.page is not None:
         _write_page(options.page, options, comparison, tables, vectors, encoder)
@@ -45,7 +45,7 @@ def run(tables: Tables, adapters: Any, options: Run) -> bool:
     return any(note.startswith(INTERRUPTED) for note in comparison.notes)
 
 
-def _encode(encoder: TransformerEncoder, tables: Tables, name: str, console: Console) -> Vectors:
+def _encode(encoder: TransformerEncoder, tables: Tables, console: Console) -> Vectors:
     """Embed all texts, those of one kind in one call, so that equal texts get equal vectors."""
     found: Vectors = {}
     for kind in (str, tuple):
@@ -53,7 +53,7 @@ def _encode(encoder: TransformerEncoder, tables: Tables, name: str, console: Con
         texts = [text for own in sets.values() for text in own]
         if not texts:
             continue
-        console.say(f"Encoding {len(texts)} texts by {name} ...")
+        console.say(f"Encoding {len(texts)} texts by {encoder.model} ...")
         ends = np.cumsum([len(own) for own in sets.values()])[:-1]
         found |= zip(sets, np.split(encoder.transform(texts), ends), strict=True)
     return found

@@ -2,6 +2,7 @@
 
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from isoadapt._utils.files import atomic_path, check_output_folder, check_writab
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._registry import installed_variants
-from isoadapt.cli._options import Console, labelled_texts
+from isoadapt.cli._options import Console, Source, labelled_texts
 from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
@@ -42,6 +43,7 @@ _RAW = "classifier's vectors"
 _ADAPTED = f"repaired by {_REPAIR}"
 _TAUGHT = "repaired by TeacherReadout"
 _BEFORE = "base model"
+_wrapped = partial(textwrap.fill, width=100)
 _COLLAPSED = 0.9  # share of variance in one direction from which vectors lie nearly on a line
 _QUERY = "He sold his car to pay for the operation."
 _PARAPHRASE = 4  # least grade of a pair whose sentences have nearly the same meaning
@@ -65,29 +67,21 @@ class PairFigures(NamedTuple):
 
 
 def demo(
-    train: Path | None,
-    dev: Path | None,
-    text: tuple[str, ...] | None,
-    label: str | None,
-    checkpoint: str | None,
-    out: Path,
-    overwrite: bool,
-    every: bool,
-    console: Console,
+    rows: list[Source], model: str | None, out: Path, overwrite: bool, every: bool, console: Console
 ) -> None:
     """Fine-tune a checkpoint or use a given one, repair its vectors, and compare adapters."""
     out = out.expanduser()
     with console.notes():
-        _check_out(out, checkpoint is None, overwrite)
+        _check_out(out, model is None, overwrite)
         import_optional("matplotlib", feature="The plot", extra="plot")
-        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text, label, console)
-        before = minilm_folder() if checkpoint is None else None
-        if checkpoint is None:
-            settings = {"lr": 1e-4} if train else _QUICK
-            checkpoint = _fine_tune(texts, labels, out, overwrite, settings, console)
+        texts, labels, dev_texts, dev_labels = _read_tables(rows, console)
+        before = None
+        if model is None:
+            before, settings = minilm_folder(), {"lr": 1e-4} if rows else _QUICK
+            model = _fine_tune(texts, labels, out, overwrite, settings, console)
         start = time.perf_counter()
-        console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
-        encoder, head = load_checkpoint(checkpoint, verbose=console.verbose)
+        console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {model} ...")
+        encoder, head = load_checkpoint(model, verbose=console.verbose)
         X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
         adapter, vectors = repair(encoder, head, texts, X, before, every)
         console.say("Fitting adapters and controls ...")
@@ -109,9 +103,9 @@ def demo(
         console.say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
     found = {name: similarity(pair) for name, pair in vectors.items()}
     parts = [
-        story(comparison, found, checkpoint, of_pairs=not isinstance(texts[0], str)),
+        story(comparison, found, model, of_pairs=not isinstance(texts[0], str)),
         adapters_table(comparison),
-        _next_steps(checkpoint, out, every),
+        _next_steps(model, out, every),
     ]
     figures = {
         "comparison": comparison.to_dict(),
@@ -135,20 +129,14 @@ def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
         check_output_folder(out / _CHECKPOINT, overwrite, name="--out")
 
 
-def _read_tables(
-    train: Path | None,
-    dev: Path | None,
-    text: tuple[str, ...] | None,
-    label: str | None,
-    console: Console,
-) -> tuple[Any, Any, Any, Any]:
+def _read_tables(tables: list[Source], console: Console) -> tuple[Any, Any, Any, Any]:
     """Read training and evaluation texts with labels, or generate a corpus without tables."""
-    if train is None or dev is None:
+    if not tables:
         console.say("Texts: English sentences, labelled as acceptable (1) or not (0).")
         corpus = make_acceptability(_N_TRAIN, _N_DEV)
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
-    texts, labels = labelled_texts(train, text, label)
-    dev_texts, dev_labels = labelled_texts(dev, text, label)
+    (texts, labels), (dev_texts, dev_labels) = map(labelled_texts, tables)
+    train, dev = (table.path for table in tables)
     known = set(texts)
     fresh = np.array([text not in known for text in dev_texts])
     if not fresh.any():
@@ -339,8 +327,3 @@ def _embed(encoder: TransformerEncoder | AdaptedEncoder) -> Vectors:
     left, right, _ = load_similarity_pairs()
     vectors = encoder.transform(left + right)
     return vectors[: len(left)], vectors[len(left) :]
-
-
-def _wrapped(text: str) -> str:
-    """Break lines longer than 100 columns."""
-    return "\n".join(textwrap.fill(line, 100) for line in text.splitlines())

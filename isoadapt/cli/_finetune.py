@@ -35,7 +35,7 @@ def finetune(
     with console.notes():
         texts, labels = cast(Any, rows.table)
         if dev is not None:
-            judged = labelled_texts(dev, rows.text, rows.label)
+            judged = labelled_texts(rows._replace(path=dev))
             _check_dev(dev, *judged, rows.path, labels)
         console.say(f"Fine-tuning {rows.model} on {len(texts)} texts ...")
         start = time.perf_counter()

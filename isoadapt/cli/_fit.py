@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from isoadapt import LogitPreservingWhitening, TransformerEncoder
+from isoadapt import LogitPreservingWhitening
 from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._base import BaseAdapter
@@ -37,14 +37,18 @@ def fit(
     name: str, source: Source, out: Path, settings: Sequence[str], overwrite: bool, console: Console
 ) -> None:
     """Fit and save an adapter, and print the figures before and after."""
-    adapter = _make_adapter(name, settings)
-    sets_head = any(setting.partition("=")[0].strip() == "head" for setting in settings)
+    cls = ADAPTERS[NAMES[name]]
+    parameters = read_settings(settings, cls._get_param_names(), cls.__name__)
+    adapter = cls(**parameters)
+    try:
+        adapter._validate_params()
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error
     with console.notes():
         X, y = read_rows(source, verbose=console.verbose)
-        if source.model is not None and not sets_head:
-            encoder = TransformerEncoder(source.model, pooling=source.pooling)
+        if source.model is not None and "head" not in parameters:
             labels = None if adapter._needs_teacher else y
-            adapter._take_checkpoint_head(lambda: encoder.head(labels), labels)
+            adapter._take_checkpoint_head(lambda: source.encoder().head(labels), labels)
     if y is None and adapter._needs_y():
         raise WrongUsage(_ask_for_labels(adapter, source))
     console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
@@ -65,27 +69,14 @@ def fit(
     )
 
 
-def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
-    """Make an adapter from its name and its parameters as strings."""
-    cls = ADAPTERS[NAMES[name]]
-    adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
-    try:
-        adapter._validate_params()
-    except ValueError as error:
-        raise WrongUsage(str(error)) from error
-    return adapter
-
-
 def _model_to_record(source: Source) -> Any:
     """Return the encoder of the texts, or the name of the model given with a matrix."""
-    model = source.model
-    if model is None:
+    if source.model is None:
         return None
-    if Path(model).expanduser().is_dir():  # an absolute path is found from any folder
-        model = str(Path(model).expanduser().resolve())
-    if source.is_matrix():
-        return model
-    return TransformerEncoder(model, pooling=source.pooling, max_length=source.max_length)
+    folder = Path(source.model).expanduser()
+    if folder.is_dir():  # an absolute path is found from any folder
+        source = source._replace(model=str(folder.resolve()))
+    return source.model if source.is_matrix() else source.encoder()
 
 
 def _data_to_record(source: Source, n_rows: int) -> dict[str, Any]:

@@ -8,11 +8,13 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer import Option
 from typer.core import TyperCommand
 
 from isoadapt.adapters._registry import NEED_TEACHER
@@ -20,22 +22,24 @@ from isoadapt.adapters._registry import NEED_TEACHER
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from isoadapt import TransformerEncoder
+
 TABLE = (
     "Table (.tsv or .csv with a header, .jsonl, .parquet). Columns: sentence or text (or sentence1 "
     "and sentence2) and label."
 )
 
-Table = Annotated[Path | None, typer.Option(help=TABLE)]
+Table = Annotated[Path | None, Option(help=TABLE)]
 Text = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Column of texts, or two columns as A,B, whose texts are embedded together as pairs. "
         "Default: found by name. Of a Parquet matrix: the column of vectors, if it has several."
     ),
 ]
 Separately = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--separately",
         help="Embed the texts of two columns each alone, as for similarity and search, instead of "
         "as pairs: the rows of the first column, then those of the second. Labels are not used.",
@@ -43,26 +47,21 @@ Separately = Annotated[
 ]
 Teacher = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="For teacher-readout: the encoder whose vectors it learns, such as the base model "
         "before fine-tuning. Its own maximum length applies to it."
     ),
 ]
-Label = Annotated[str | None, typer.Option(help="Column of labels. Default: label.")]
-MaxLength = Annotated[int | None, typer.Option(help="Maximum number of tokens of a text.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Label = Annotated[str | None, Option(help="Column of labels. Default: label.")]
+MaxLength = Annotated[int | None, Option(help="Maximum number of tokens of a text.")]
+AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", help="Print the result and errors only, no progress or notes.")
+    bool, Option("--quiet", help="Print the result and errors only, no progress or notes.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing result.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace an existing result.")]
 TITLES = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
 TITLES |= {"matthews": "Matthews", "anisotropy1": "anisotropy_1"}  # of figures in tables
-_REPEATED = {  # flags that several values may follow, and what a further value is like
-    "--set": re.compile(r"[A-Za-z_]\w*="),
-    "--on": re.compile(
-        r".*\.((tsv|csv|jsonl|ndjson|txt)(\.(gz|bz2|xz|zip|zst))?|parquet|npy)$", re.I
-    ),
-}
+_REPEATED = ("--set", "--on")  # flags that several values may follow
 
 
 class Source(NamedTuple):
@@ -84,6 +83,14 @@ class Source(NamedTuple):
         """Return whether the file holds embeddings: .npy, or Parquet without a model."""
         suffix = self.path.suffix.lower()
         return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
+
+    def encoder(self, verbose: int = 0) -> "TransformerEncoder":
+        """Return the encoder of the texts."""
+        from isoadapt import TransformerEncoder
+
+        return TransformerEncoder(
+            self.model, pooling=self.pooling, max_length=self.max_length, verbose=verbose
+        )
 
     def checked(self, *, with_labels: bool = True) -> "Source":
         """Look for the files and read the texts, which takes no torch."""
@@ -182,40 +189,30 @@ class SettingsCommand(TyperCommand):
 
 
 def _flagged(args: Sequence[str]) -> Iterator[str]:
-    """Insert the flag before each value that follows another value."""
-    flag, first = "", False
-    for argument in args:
-        if argument in _REPEATED:
-            flag, first = argument, True
-        elif first:
-            first = False
-        elif flag and _REPEATED[flag].match(argument):
+    """Insert the flag before each further setting or file, but not before a name."""
+    flag = ""
+    for previous, argument in pairwise(["", *args]):
+        if argument.startswith("-"):
+            flag = argument if argument in _REPEATED else ""
+        elif flag not in ("", previous) and re.search("[=.]", argument):
             yield flag
-        else:
-            flag = ""
         yield argument
 
 
 def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -> dict[str, Any]:
     """Read ``name=value``, where a value is a JSON or Python literal or else a string."""
-    values = {}
+    values: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or name not in known:
             raise WrongUsage(
                 f"--set {setting}: {taker} takes name=value with the names {', '.join(known)}"
             )
-        values[name] = _literal(text)
+        values[name] = text
+        for parse in (ast.literal_eval, json.loads):
+            with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+                values[name] = parse(text)
     return values
-
-
-def _literal(text: str) -> Any:
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            return parse(text)
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-    return text
 
 
 def read_rows(
@@ -254,15 +251,9 @@ def read_rows(
             mapped=mapped,
         )
     texts, y = source.table or read_texts(source, with_labels)
-
-    from isoadapt import TransformerEncoder
-
-    encoder = TransformerEncoder(
-        source.model, pooling=source.pooling, max_length=source.max_length, verbose=verbose
-    )
     if source.teacher is not None:
-        y = TransformerEncoder(source.teacher, verbose=verbose).transform(texts)
-    return encoder.transform(texts), y
+        y = Source(source.path, source.teacher).encoder(verbose).transform(texts)
+    return source.encoder(verbose).transform(texts), y
 
 
 def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[Any] | None"]:
@@ -291,15 +282,15 @@ def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[A
     return texts, None if source.more or source.separately else y
 
 
-def labelled_texts(
-    path: Path, text: tuple[str, ...] | None, label: str | None
-) -> tuple[Any, "NDArray[Any]"]:
-    """Read a table whose labels are needed; `label` names their column, None means "label"."""
+def labelled_texts(rows: Source) -> tuple[Any, "NDArray[Any]"]:
+    """Read a table whose labels are needed."""
     from isoadapt.datasets import load_table
 
-    texts, labels = load_table(path, text=text, label=label or "label")
+    texts, labels = load_table(rows.path, text=rows.text, label=rows.label or "label")
     if labels is None:
-        raise ValueError(f"{path} has no column 'label': name the column of labels with --label")
+        raise ValueError(
+            f"{rows.path} has no column 'label': name the column of labels with --label"
+        )
     return texts, labels
 
 

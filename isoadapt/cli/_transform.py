@@ -8,7 +8,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
-from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
 from isoadapt.cli._options import Console, Source, WrongUsage, read_rows, recorded_model
@@ -78,6 +77,5 @@ def _with_recorded_encoder(source: Source, parts: Parts, base_model: str | None)
         max_length=source.max_length or recorded.get("max_length"),
     )
     if parts.recorded is not None:
-        encoder = TransformerEncoder(source.model, pooling=source.pooling)
-        check_vectors(parts.recorded, "its record", encoder)
+        check_vectors(parts.recorded, "its record", source.encoder())
     return source

@@ -12,7 +12,7 @@ from sklearn.preprocessing import normalize
 from isoadapt import AdaptedEncoder, LogitPreservingWhitening, TeacherReadout, load_checkpoint
 from isoadapt.adapters._registry import Variant
 from isoadapt.cli import _demo
-from isoadapt.cli._options import Console, labelled_texts
+from isoadapt.cli._options import Console, Source, labelled_texts
 from isoadapt.datasets import load_similarity_pairs
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.metrics import retrieval_report, similarity_correlation
@@ -71,7 +71,7 @@ def test_the_story_the_table_and_the_files(options, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"spectra.png", "pipeline.joblib"}
     assert (tmp_path / "spectra.png").read_bytes().startswith(b"\x89PNG")
     names = {each.__name__: each for each in (AdaptedEncoder, LogitPreservingWhitening)}
-    names["texts"] = labelled_texts(options[1], None, None)[0]
+    names["texts"] = labelled_texts(Source(options[1]))[0]
     [code] = re.findall("^  (model = .*)", text, re.MULTILINE)
     exec(code, names)
     saved = joblib.load(tmp_path / "pipeline.joblib")

@@ -268,11 +268,8 @@ def _complete(
             )
         else:
             measured[method.name] = [replace(each, messages=()) for each in done]
-            said = Counter(message for each in done for message in each.messages)
-            notes += [
-                f"{method.name}: {message} (in {count} of {n} fits)"
-                for message, count in said.items()
-            ]
+            for message, count in Counter(said for each in done for said in each.messages).items():
+                notes.append(f"{method.name}: {message} (in {count} of {n} fits)")
     if missing:
         notes.append(f"{INTERRUPTED} before these were done: {', '.join(missing)}")
     for note in notes:

@@ -30,8 +30,6 @@ _TASK = {
     "transform_seconds": "transform s",
     "changed_predictions": "changed",
 }
-
-
 _Table = tuple[str, list[str], list[list[str]]]  # title, header and cells, as texts for people
 
 
@@ -80,16 +78,15 @@ class Comparison:
         pandas.DataFrame
             One line for each use and adapter, with these columns. "use", "adapter"; "score" with
             its 0.95 interval "ci_low", "ci_high"; the "difference" from no adapter (of the use
-            "index", from the teacher), its "p_value"
-            and, after Holm's adjustment for all adapters of the use, "p_holm"; "kind": baseline,
-            control or adapter; "metric"; "n_units", the number of independent rows, pairs or
-            queries, or of clusters of dependent ones; the interval of the difference
-            "difference_low", "difference_high"; "control", the one that is hardest to beat, with
-            "control_difference", "control_p_value" and "control_p_holm". The other columns are the
-            same for all uses: "isoscore", "isoscore_corrected", "ev1", "mean_cosine", "hubness"
-            (skewness of the 10-occurrence), "neighbour_overlap" (share of the 10 nearest neighbours
-            kept), figures of the task, "fit_seconds", "transform_seconds", "changed_predictions"
-            and "n_predictions".
+            "index", from the teacher), its "p_value" and, after Holm's adjustment for all adapters
+            of the use, "p_holm"; "kind": baseline, control or adapter; "metric"; "n_units", the
+            number of independent rows, pairs or queries, or of clusters of dependent ones; the
+            interval of the difference "difference_low", "difference_high"; "control", the one that
+            is hardest to beat, with "control_difference", "control_p_value" and "control_p_holm".
+            The other columns are the same for all uses: "isoscore", "isoscore_corrected", "ev1",
+            "mean_cosine", "hubness" (skewness of the 10-occurrence), "neighbour_overlap" (share of
+            the 10 nearest neighbours kept), figures of the task, "fit_seconds",
+            "transform_seconds", "changed_predictions" and "n_predictions".
         """
         import pandas as pd
 
@@ -176,13 +173,7 @@ class Comparison:
         dict
             "protocol", "rows", "verdict" by use, and "notes". NaN is replaced by None.
         """
-        rows = [
-            {
-                key: None if isinstance(value, float) and math.isnan(value) else value
-                for key, value in row.items()
-            }
-            for row in self.rows
-        ]
+        rows = [{key: _or_none(value) for key, value in row.items()} for row in self.rows]
         verdict = {use: self.verdict(use) for use in self.uses}
         return {"protocol": self.protocol, "rows": rows, "verdict": verdict, "notes": self.notes}
 
@@ -239,21 +230,11 @@ def use_table(rows: Sequence[dict[str, Any]], full: bool = True) -> _Table:
     header += ["p Holm", "beyond control", "p Holm"] * full + [""]
     cells, named = [], best(rows)
     for row in sorted(rows, key=lambda row: -row["score"]):
-        cells.append(
-            [
-                row["adapter"],
-                f"{row['score']:.4f}",
-                f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
-                _number(row["difference"], "+.4f"),
-            ]
-        )
-        if full:
-            cells[-1] += [
-                _p_value(row["p_holm"]),
-                _number(row["control_difference"], "+.4f"),
-                _p_value(row["control_p_holm"]),
-            ]
-        cells[-1].append("  best" if row is named else "")
+        interval = f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
+        own = [row["adapter"], f"{row['score']:.4f}", interval, _number(row["difference"], "+.4f")]
+        beyond = _number(row["control_difference"], "+.4f")
+        tests = [_p_value(row["p_holm"]), beyond, _p_value(row["control_p_holm"])]
+        cells.append([*own, *tests * full, "  best" if row is named else ""])
     return title, header, cells
 
 
@@ -268,6 +249,10 @@ def _figures_table(title: str, names: dict[str, str], rows: Sequence[dict[str, A
 
 def _wrapped(sentence: str) -> str:
     return textwrap.fill(sentence, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _or_none(value: Any) -> Any:
+    return None if value != value else value  # NaN
 
 
 def _number(value: float, form: str) -> str:
