@@ -15,7 +15,6 @@ version = release = __version__
 
 extensions = [
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "myst_parser",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
@@ -48,6 +47,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
 }
 
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "isoadapt"
 html_static_path = ["_static"]
