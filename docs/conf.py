@@ -41,6 +41,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
     "reset_argv": "docs._ext.gallery.checkpoint_argument",
+    "default_thumb_file": str(HERE / "_static" / "search.svg"),  # of examples that draw nothing
     "download_all_examples": False,
     "show_memory": False,
     "min_reported_time": 0,
