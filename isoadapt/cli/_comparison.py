@@ -18,6 +18,7 @@ from isoadapt.interop import save_adapter
 from isoadapt.metrics import isotropy_report
 from isoadapt.model_selection import Comparison, Outliers, Similarity, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
+from isoadapt.model_selection._compare._verdict import best
 from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
 
 _DRAWN = 1_000  # rows on a map
@@ -139,9 +140,9 @@ def _write_page(
     classes = None if y.dtype.kind == "f" else y
     seen = set(tables.texts["X"]) if ending else set()  # the adapters are fitted to them
     rows = np.flatnonzero([text not in seen for text in texts])
-    # The best adapter of each use; the last uses are those of the vectors alone.
-    best = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
-    fitted = {name: comparison.estimators[name] for name in [*best, *comparison.estimators]}
+    verdicts = [best(comparison._rows_of(use)) for use in comparison.uses]
+    named = [*dict.fromkeys(row["adapter"] for row in verdicts if row)]
+    fitted = {name: comparison.estimators[name] for name in [*named, *comparison.estimators]}
     own = X[:, : encoder.open().width]  # the columns that are the vectors without an adapter
 
     def adapted(name: str) -> NDArray[Any]:
@@ -153,10 +154,9 @@ def _write_page(
     )
     displays: dict[str, Any] = {"Spectra before and after the adapters": spectra}
     rows = np.random.default_rng(0).permutation(rows)[:_DRAWN]
-    if best:
-        colours = None if classes is None else classes[rows]
-        displays[f"Map before and after {best[-1]}"] = EmbeddingMapDisplay.from_embeddings(
-            own[rows], adapted(best[-1]), colours
+    if named:  # the last uses are those of the vectors alone
+        displays[f"Map before and after {named[-1]}"] = EmbeddingMapDisplay.from_embeddings(
+            own[rows], adapted(named[-1]), None if classes is None else classes[rows]
         )
     writable_folder(page.parent)
     write_report(

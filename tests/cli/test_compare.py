@@ -98,7 +98,7 @@ def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(file
 
 def test_the_page_has_the_figures_of_compare_and_audit(files, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(Comparison, "credited", lambda *_: ["Whitening"])  # which has a map
+    monkeypatch.setattr(_comparison, "best", lambda _: {"adapter": "Whitening"})  # has a map
     completed = succeed("compare", *BOTH, "--html", "new/report.html", "--json")
     assert "Report: new/report.html" in completed.stderr
     page = (files / "new" / "report.html").read_text("utf-8")
