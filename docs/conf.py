@@ -44,6 +44,8 @@ sphinx_gallery_conf = {
     "default_thumb_file": str(HERE / "_static" / "search.svg"),  # of examples that draw nothing
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,  # a page that needs a network
+    "remove_config_comments": True,
     "min_reported_time": 0,
     "abort_on_example_error": True,
 }

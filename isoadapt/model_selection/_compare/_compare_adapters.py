@@ -104,7 +104,7 @@ def compare_adapters(
     uses : list of Similarity, Search and Outliers, default=()
         Data of further uses of the vectors, at most one of each kind, embedded like X.
     teacher : mapping of str to array-like of shape (n, n_teacher_features), default=None
-        Vectors by another encoder, such as the one before fine-tuning, for
+        Vectors by another encoder, such as the base model, for
         :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include: of "X" and of all
         other sets that are given, "X_test", "A", "B", "queries", "documents" and "foreign". It
         needs a frozen `head`. X and the other sets may have more columns than the head reads,
