@@ -104,4 +104,4 @@ release-check: .venv/.installed  ## build wheel and sdist, install the wheel els
 	$(BIN)/python tools/release_check.py
 
 clean:
-	rm -rf .venv .venv-min .venv-3.12 .venv-3.13 docs/_build docs/api docs/gallery docs/sg_execution_times.rst
+	rm -rf .venv .venv-min .venv-3.12 .venv-3.13 docs/_build docs/api docs/gallery

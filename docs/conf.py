@@ -15,7 +15,6 @@ version = release = __version__
 
 extensions = [
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "myst_parser",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
@@ -42,12 +41,16 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
     "reset_argv": "docs._ext.gallery.checkpoint_argument",
+    "default_thumb_file": str(HERE / "_static" / "search.svg"),  # of examples that draw nothing
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,  # a page that needs a network
+    "remove_config_comments": True,
     "min_reported_time": 0,
     "abort_on_example_error": True,
 }
 
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "isoadapt"
 html_static_path = ["_static"]

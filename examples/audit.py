@@ -7,6 +7,7 @@ How anisotropic are the vectors of a fine-tuned classifier, and what does a repa
 fine-tunes. On the command line: ``isoadapt audit CHECKPOINT texts.tsv``.
 """
 
+# sphinx_gallery_thumbnail_number = 2
 import sys
 
 import matplotlib.pyplot as plt

@@ -8,7 +8,7 @@ Repair the vectors of a fine-tuned classifier, then search with them:
 
 The adapter is fitted on the classifier's own training texts, without labels. One pass of the
 encoder then gives the predictions of the classifier, unchanged, and vectors for search. The
-original encoder, all-MiniLM-L6-v2, is shown for comparison. It is better at search, so use it if
+base model, all-MiniLM-L6-v2, is shown for comparison. It is better at search, so use it if
 you can run two models.
 """
 

@@ -9,12 +9,14 @@ Train an adapter with the log-determinant as its penalty:
 
 import sys
 
+import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
 from isoadapt import PenaltyAdapter, load_checkpoint
 from isoadapt.datasets import make_acceptability
 from isoadapt.metrics import isoscore
+from isoadapt.report import SpectrumDisplay
 
 
 class LogDeterminant(torch.nn.Module):
@@ -36,9 +38,17 @@ corpus = make_acceptability(random_state=0)
 encoder, head = load_checkpoint(checkpoint)
 train, dev = encoder.transform(corpus.train_texts), encoder.transform(corpus.dev_texts)
 
+vectors = {}
 for lam in (0.0, 1.0):
     adapter = PenaltyAdapter(LogDeterminant(), head, lam=lam, max_epochs=5, random_state=0)
     adapter.fit(train, corpus.train_labels)
-    score = isoscore(adapter.transform(dev), bias_corrected=True)
+    vectors[f"lam={lam:g}"] = adapter.transform(dev)
+    score = isoscore(vectors[f"lam={lam:g}"], bias_corrected=True)
     accuracy = adapter.score(dev, corpus.dev_labels)
     print(f"lam={lam:g}: IsoScore {score:.3f}, accuracy {accuracy:.4f}")
+
+# %%
+# The spectra without and with the penalty.
+
+SpectrumDisplay.from_embeddings(vectors)
+plt.show()

@@ -9,6 +9,8 @@ fine-tunes.
 
 import sys
 
+import matplotlib.pyplot as plt
+
 from isoadapt import LogitPreservingWhitening, load_checkpoint
 from isoadapt.datasets import load_similarity_pairs, make_acceptability
 from isoadapt.metrics import isotropy_report, similarity_correlation
@@ -21,8 +23,15 @@ adapter = LogitPreservingWhitening(head).fit(encoder.transform(corpus.train_text
 
 dev = encoder.transform(corpus.dev_texts)
 left, right = encoder.transform(pairs.left), encoder.transform(pairs.right)
-print(isotropy_report(adapter.transform(dev)))
+report = isotropy_report(adapter.transform(dev))
+print(report)
 for name, adapt in {"before": lambda X: X, "after": adapter.transform}.items():
     found = similarity_correlation(adapt(left), adapt(right), pairs.scores)
     accuracy = head.score(adapt(dev), corpus.dev_labels)
     print(f"{name}: similarity {found:.3f}, accuracy {accuracy:.4f}")
+
+# %%
+# The repaired vectors beside those of a healthy and of a collapsed encoder.
+
+report.plot()
+plt.show()

@@ -62,7 +62,7 @@ from isoadapt.interop import export_onnx  # noqa: E402
 checkpoint = sys.argv[1] if len(sys.argv) > 1 else "isoadapt-demo/checkpoint"
 corpus = make_acceptability(random_state=0)
 model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(corpus.train_texts)
-file = export_onnx(model, "served/model.onnx", overwrite=True)
+file = export_onnx(model, "isoadapt-demo/served/model.onnx", overwrite=True)
 
 # %%
 # The service gives what the model gives.

@@ -72,7 +72,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         see Notes. Any other transformer of scikit-learn, such as ``PCA(50)``, is used as an adapter
         with ``head=None`` and ``head_training="refit"``.
     teacher : str, path-like or transformer of texts, default=None
-        Encoder whose vectors a :class:`TeacherReadout` learns, such as the one before fine-tuning:
+        Encoder whose vectors a :class:`TeacherReadout` learns, such as the base model:
         a folder, a name on the Hub, or an encoder, with parameters such as
         ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A live model
         cannot be pickled: set ``teacher=None`` after ``fit``.
@@ -380,7 +380,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         if self.teacher is None:
             raise ValueError(
                 f"{type(self._adapter()).__name__} learns a teacher's vectors, but teacher=None: "
-                "pass the folder or name of that encoder, such as the one before fine-tuning"
+                "pass the folder or name of that encoder, such as the base model"
             )
         if isinstance(self.teacher, str | os.PathLike):
             return TransformerEncoder(self.teacher)

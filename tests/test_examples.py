@@ -40,3 +40,4 @@ def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{example}.py"))
     pyplot.close("all")
     assert expected in capsys.readouterr().out
+    assert not [*tmp_path.glob("*/README*")]  # beside the examples, a section of the gallery

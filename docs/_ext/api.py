@@ -9,6 +9,15 @@ from typing import Any, NamedTuple
 
 import isoadapt
 
+_GROUPS = {  # of the sidebar, where the name of the package is none
+    "adapted": "Encoders and heads",
+    "encoders": "Encoders and heads",
+    "heads": "Encoders and heads",
+    "finetune": "Fine-tuning",
+    "interop": "Saving and exporting",
+    "report": "Plots and reports",
+}
+
 
 class Export(NamedTuple):
     """An exported name under the one module where it is documented."""
@@ -69,8 +78,17 @@ def _index(listed: list[Export]) -> str:
         for each in names:
             lines += [f"   * - :doc:`{each.name} <{each.path}>`", f"     - {_summary(each.thing)}"]
         lines += [""]
-    lines += [".. toctree::", "   :hidden:", ""]
-    return "\n".join([*lines, *(f"   {each.name} <{each.path}>" for each in listed), ""])
+    for group in dict.fromkeys(map(_group, listed)):
+        lines += [".. toctree::", "   :hidden:", f"   :caption: {group}", ""]
+        lines += [f"   {each.name} <{each.path}>" for each in listed if _group(each) == group]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def _group(each: Export) -> str:
+    """Give the caption of the sidebar below which a name stands, by the package that defines it."""
+    package = each.thing.__module__.split(".")[1]
+    return _GROUPS.get(package, package.replace("_", " ").capitalize())
 
 
 def _page(each: Export) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.nodes import Element
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -84,8 +85,15 @@ def _quoted(found: re.Match[str]) -> str:
     return found[0] if found[0].startswith("`") else f"`{found[0]}`"
 
 
+def _write_formula(writer: Any, node: Element) -> None:
+    """Write MathML, which browsers show without a script and so without a network."""
+    writer.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before Sphinx looks for its sources."""
+    app.add_html_math_renderer("mathml", (_write_formula, None), (_write_formula, None))
     app.connect("builder-inited", lambda app: write(Path(app.srcdir) / "api"))
     app.connect("source-read", _read_markdown)
     app.connect("doctree-read", _link_names)

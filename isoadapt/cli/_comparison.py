@@ -139,9 +139,8 @@ def _write_page(
     classes = None if y.dtype.kind == "f" else y
     seen = set(tables.texts["X"]) if ending else set()  # the adapters are fitted to them
     rows = np.flatnonzero([text not in seen for text in texts])
-    # The best adapter of each use; the last uses are those of the vectors alone.
-    best = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
-    fitted = {name: comparison.estimators[name] for name in [*best, *comparison.estimators]}
+    named = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
+    fitted = {name: comparison.estimators[name] for name in [*named, *comparison.estimators]}
     own = X[:, : encoder.open().width]  # the columns that are the vectors without an adapter
 
     def adapted(name: str) -> NDArray[Any]:
@@ -153,10 +152,9 @@ def _write_page(
     )
     displays: dict[str, Any] = {"Spectra before and after the adapters": spectra}
     rows = np.random.default_rng(0).permutation(rows)[:_DRAWN]
-    if best:
-        colours = None if classes is None else classes[rows]
-        displays[f"Map before and after {best[-1]}"] = EmbeddingMapDisplay.from_embeddings(
-            own[rows], adapted(best[-1]), colours
+    if named:  # the last uses are those of the vectors alone
+        displays[f"Map before and after {named[-1]}"] = EmbeddingMapDisplay.from_embeddings(
+            own[rows], adapted(named[-1]), None if classes is None else classes[rows]
         )
     writable_folder(page.parent)
     write_report(

@@ -48,8 +48,8 @@ Separately = Annotated[
 Teacher = Annotated[
     str | None,
     Option(
-        help="For teacher-readout: the encoder whose vectors it learns, such as the base model "
-        "before fine-tuning. Its own maximum length applies to it."
+        help="For teacher-readout: the encoder whose vectors it learns, such as the base model. "
+        "Its own maximum length applies to it."
     ),
 ]
 Label = Annotated[str | None, Option(help="Column of labels. Default: label.")]

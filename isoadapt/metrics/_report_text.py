@@ -116,7 +116,7 @@ def table(report: Any, full: bool) -> str:
     title = f"IsotropyReport: {report.n_samples} × {report.n_features}"
     rows = [_HEADER, *_rows(report, full)]
     lines = aligned_table(rows, left=(0, 4), at_least=(19, 10, 9, 9)).splitlines()
-    return "\n  ".join([title, *lines, *_notes(report)])
+    return "\n  ".join([title, *lines, *_notes(report), *ORIGIN])
 
 
 def as_html(report: Any, advice: bool = True) -> str:
@@ -124,14 +124,14 @@ def as_html(report: Any, advice: bool = True) -> str:
     title = f"Isotropy of {report.n_samples} × {report.n_features} embeddings"
     shown = html_table(title, _HEADER, _rows(report, full=True))
     said = html_paragraphs(report.verdict().splitlines()[: 1 + advice])
-    return f"<div>{said}{shown}{html_paragraphs(_notes(report))}</div>"
+    return f"<div>{said}{shown}{html_paragraphs([*_notes(report), ' '.join(ORIGIN)])}</div>"
 
 
 def _notes(report: Any) -> list[str]:
-    """Lines below the table: dead dimensions, labels, and where the references are from."""
+    """Lines below the table: dead dimensions and labels."""
     dead = report.dead_dimensions
     lines = [f"dead dimensions: {len(dead)} ({listed(dead, SHOWN)})"] * bool(dead)
-    return [*lines, *(_label_line(*label) for label in report.labels.items()), *ORIGIN]
+    return [*lines, *(_label_line(*label) for label in report.labels.items())]
 
 
 def _rows(report: Any, full: bool) -> Iterator[tuple[str, ...]]:

@@ -104,7 +104,7 @@ def compare_adapters(
     uses : list of Similarity, Search and Outliers, default=()
         Data of further uses of the vectors, at most one of each kind, embedded like X.
     teacher : mapping of str to array-like of shape (n, n_teacher_features), default=None
-        Vectors by another encoder, such as the one before fine-tuning, for
+        Vectors by another encoder, such as the base model, for
         :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include: of "X" and of all
         other sets that are given, "X_test", "A", "B", "queries", "documents" and "foreign". It
         needs a frozen `head`. X and the other sets may have more columns than the head reads,
@@ -139,7 +139,7 @@ def compare_adapters(
     -----
     UserWarning
         If `encoder_saw` is None; if judged rows equal rows that are fitted to, or there are too few
-        independent units to test differences; for the warnings of the fits and for adapters that
+        independent items to test differences; for the warnings of the fits and for adapters that
         are left out because a fit failed; and if the comparison was interrupted (Ctrl-C). It then
         has the adapters that were complete.
 
@@ -156,7 +156,7 @@ def compare_adapters(
     are those of a t test with the cluster-robust variance of the influences. Its degrees of
     freedom are estimated from their fourth moments, so that a difference that rests on few items
     is not taken for certain. If fewer than ten predictions become right or wrong, accuracies are
-    compared by McNemar's exact test. With fewer than 30 independent units, only accuracies are
+    compared by McNemar's exact test. With fewer than 30 independent items, only accuracies are
     tested. Each row counts for "neighbours" as the centre and as a neighbour of others.
 
     Rows of one group, equal rows, and queries that are equal or have the same relevant documents

@@ -153,8 +153,8 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
     for use, tests in found.items():
         if not tests.tested:
             warn(
-                f"{use}: {tests.n_units} independent units are too few to test differences; at "
-                f"least {FEWEST_UNITS} are needed"
+                f"{use}: {tests.n_units} independent rows, pairs or queries are too few to test "
+                f"differences; at least {FEWEST_UNITS} are needed"
             )
     return found
 
