@@ -30,6 +30,7 @@ from isoadapt.cli._options import (
     Text,
     WrongUsage,
     check_exist,
+    check_matrix_file,
     check_teacher,
     columns,
     labelled_texts,
@@ -358,6 +359,7 @@ def transform(
     isoadapt transform my-adapter dev.tsv adapted.npy
     """
     check_exist([folder, source], [model])
+    check_matrix_file(out, source, overwrite)
 
     from isoadapt.cli import _transform
 
@@ -405,6 +407,8 @@ def export(
     isoadapt export my-adapter --model my-model --out my-exported-model
     """
     check_exist([folder, model], [])
+    if not overwrite and not onnx:  # a graph may be added to a folder
+        check_output_folder(out, overwrite, name="--out")
 
     from isoadapt.cli import _export
 

@@ -111,6 +111,22 @@ def check_exist(files: Iterable[Path | None], models: Iterable[str | None]) -> N
             raise FileNotFoundError(f"the model {model!r} is not a folder")
 
 
+def check_matrix_file(out: Path, source: Path, overwrite: bool) -> None:
+    """Raise an error unless the matrix `out` can be written, before anything is read."""
+    if out.suffix.lower() not in (".npy", ".csv", ".parquet"):
+        raise WrongUsage(
+            f"{str(out)!r} must end in .npy, .csv or .parquet, which determines the format"
+        )
+    if not out.expanduser().parent.is_dir():
+        raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
+    if out.expanduser().resolve() == source.expanduser().resolve():
+        raise WrongUsage(f"{str(out)!r} is the input file; give another name for the result")
+    if out.expanduser().exists() and not overwrite:
+        raise FileExistsError(
+            f"{str(out)!r} exists; choose another name, or allow it to be replaced (--overwrite)"
+        )
+
+
 def check_teacher(name: str, source: Source) -> None:
     """Raise WrongUsage unless a method that needs a teacher has one, and texts for it."""
     if name in NEED_TEACHER:

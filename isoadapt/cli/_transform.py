@@ -10,17 +10,14 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
-from isoadapt.cli._options import Console, Source, WrongUsage, read_rows, recorded_model
+from isoadapt.cli._options import Console, Source, read_rows, recorded_model
 from isoadapt.interop._folder import read_folder
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._reference import check_vectors
 
-_MATRICES = (".npy", ".csv", ".parquet")
-
 
 def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: Console) -> None:
     """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
-    _check_out(out, rows.path, overwrite)
     with console.notes():
         model, base_model = read_folder(folder)
         parts = take_apart(model)
@@ -37,22 +34,6 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
         f"Wrote {n} × {d} ({adapted.dtype}): {out}",
         {"file": str(out), "n_samples": n, "n_features": d, "dtype": str(adapted.dtype)},
     )
-
-
-def _check_out(out: Path, source: Path, overwrite: bool) -> None:
-    """Check that ``out`` can be written before anything is read."""
-    if out.suffix.lower() not in _MATRICES:
-        raise WrongUsage(
-            f"{str(out)!r} must end in .npy, .csv or .parquet, which determines the format"
-        )
-    if not out.expanduser().parent.is_dir():
-        raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
-    if out.expanduser().resolve() == source.expanduser().resolve():
-        raise WrongUsage(f"{str(out)!r} is the input file; give another name for the result")
-    if out.expanduser().exists() and not overwrite:
-        raise FileExistsError(
-            f"{str(out)!r} exists; choose another name, or allow it to be replaced (--overwrite)"
-        )
 
 
 def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:

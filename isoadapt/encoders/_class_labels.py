@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 _NUMBER = re.compile(r"(?<!\w)-?\d+")  # as in "4 stars", but not in "LABEL_4"
 _CASES = (str.lower, str.upper, str.title, str.capitalize)
 
@@ -13,8 +15,9 @@ def class_labels(config: Any, n_classes: int, y: Iterable[Any] | None = None) ->
 
     Without `y`, they are the names in ``id2label``, or the ids if these are "LABEL_0" and so on, or
     not one for each class. The labels `y` may be names, ids, "LABEL_<id>", ids as strings, the only
-    numbers in the names, or names in another case. If no spelling has all of them, the one with the
-    most of them is returned. If two have, and differ in the classes, ValueError is raised.
+    numbers in the names, names in another case, or booleans for the names true and false. If no
+    spelling has all of them, the one with the most of them is returned. If two have, and differ in
+    the classes, ValueError is raised.
     """
     ids, plain = list(range(n_classes)), [f"LABEL_{i}" for i in range(n_classes)]
     given = config.id2label or {}
@@ -28,6 +31,9 @@ def class_labels(config: Any, n_classes: int, y: Iterable[Any] | None = None) ->
     ways += [[case(str(name)) for name in names] for case in _CASES]
     ways = [way for way in ways if len({*way}) == n_classes]
     labels = {*y}
+    lower = [str(name).lower() for name in names]
+    if {*lower} == {"true", "false"} and all(isinstance(each, bool | np.bool_) for each in labels):
+        return [name == "true" for name in lower]
     complete = [way for way in ways if labels <= {*way}]
     if not complete:
         return min(ways, key=lambda way: len(labels - {*way}))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dis import get_instructions
 from functools import cached_property, lru_cache
+from importlib import import_module
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import joblib
@@ -40,21 +44,30 @@ class ResultCache:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"cache={self.shown!r} needs adapters and scorers that can be pickled, but {name} "
-                f"cannot ({error}): use a function of a module instead of a lambda, or cache=None"
+                f"cannot ({error.args[0]}): use functions and values of modules that can be "
+                "pickled, which a lambda cannot, or cache=None"
             ) from error
 
 
 class _Hasher(NumpyHasher):
     """joblib's hash, but functions, classes and modules of the user count by their content."""
 
+    def save(self, obj: Any) -> None:
+        """Save an object; joblib would take a TypeError for keys that cannot be sorted."""
+        try:
+            super().save(obj)
+        except TypeError as error:
+            raise pickle.PicklingError(str(error)) from error
+
     def reducer_override(self, obj: Any) -> Any:
         """Return the content of an object as its state, which may refer to the object itself."""
         content: Any
-        if isinstance(obj, FunctionType) and _is_own(obj.__module__):
+        if isinstance(obj, FunctionType) and (_is_own(obj.__module__) or not _is_named(obj)):
             cells = [cell.cell_contents for cell in obj.__closure__ or ()]
-            names = _names(obj.__code__) & obj.__globals__.keys()
-            read = {name: obj.__globals__[name] for name in names}
-            content = obj.__code__, obj.__defaults__, obj.__kwdefaults__, cells, read
+            names = {name for code in _codes(obj.__code__) for name in code.co_names}
+            read = {name: obj.__globals__[name] for name in names & obj.__globals__.keys()}
+            read |= {module.__name__: module for module in _imported(obj)}
+            content = obj.__code__, obj.__defaults__, obj.__kwdefaults__, cells, read, vars(obj)
         elif isinstance(obj, type) and _is_own(obj.__module__):
             content = obj.__bases__, _members(obj)
         elif isinstance(obj, ModuleType):
@@ -64,10 +77,10 @@ class _Hasher(NumpyHasher):
         elif isinstance(obj, _WRAPPERS):
             content = [getattr(obj, name, None) for name in _WRAPPED]
         elif isinstance(obj, torch.Tensor):  # its own pickle contains an address
-            flat = obj.detach().cpu().reshape(-1)
-            content = obj.dtype, obj.shape, flat.view(torch.uint8).numpy()
-        elif isinstance(obj, frozenset):
-            content = set(obj)  # which joblib sorts
+            flat = obj.detach().cpu().to_dense().reshape(-1)
+            content = obj.layout, obj.dtype, obj.shape, flat.view(torch.uint8).numpy()
+        elif isinstance(obj, frozenset | MappingProxyType):
+            content = set(obj) if isinstance(obj, frozenset) else dict(obj)  # which joblib sorts
         else:
             return NotImplemented
         return object, (), (type(obj).__name__, content)
@@ -81,10 +94,31 @@ def _is_own(module: str | None) -> bool:
     return not (known or "site-packages" in file or "dist-packages" in file)
 
 
-def _names(code: CodeType) -> set[str]:
-    """Return the names of globals and attributes in a code object and in the functions inside."""
-    inside = (_names(const) for const in code.co_consts if isinstance(const, CodeType))
-    return set(code.co_names).union(*inside)
+def _is_named(function: FunctionType) -> bool:
+    """Whether a function is found by its name, unlike the methods of a namedtuple."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and those of the functions inside."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _codes(const)
+
+
+def _imported(function: FunctionType) -> list[ModuleType]:
+    """Import the modules that a function imports when it is called."""
+    package, found = function.__globals__.get("__package__"), []
+    lines = (line for code in _codes(function.__code__) for line in get_instructions(code))
+    names = {line.argval for line in lines if line.opname == "IMPORT_NAME"}
+    for name in sorted(names | {f"{package}.{name}" for name in names if package}):
+        with suppress(Exception):  # the function may be prepared for a missing one
+            found.append(import_module(name))
+    return found
 
 
 def _members(space: Any) -> dict[str, Any]:

@@ -40,3 +40,10 @@ def test_labels_are_spelled_as_those_given(names, y, expected):
 def test_ids_that_are_also_numbers_of_other_names_are_refused(names, y):
     with pytest.raises(ValueError, match=r"may be ids, 0 to 2, or the numbers .*'LABEL_0'"):
         class_labels(SimpleNamespace(id2label=dict(enumerate(names))), 3, y)
+
+
+def test_booleans_are_the_names_true_and_false():
+    config = SimpleNamespace(id2label={0: "True", 1: "False"})
+    assert class_labels(config, 2, [True, False]) == [True, False]
+    assert class_labels(config, 2, [0, 1]) == [0, 1]
+    assert class_labels(SimpleNamespace(id2label={0: "no", 1: "yes"}), 2, [True]) == [0, 1]

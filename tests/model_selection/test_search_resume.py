@@ -109,17 +109,24 @@ def test_other_searches_are_not_mixed_up(tmp_path, epochs):
 
 
 CODE = """
+    from collections import namedtuple
     from functools import lru_cache
+    from types import MappingProxyType
     import torch
 
-    SCALE = 2.0
+    SCALE = MappingProxyType({"of": 2.0})  # which cannot be pickled
+    Pair = namedtuple("Pair", "left right")
 
     @lru_cache
     def power():
         return 2
 
     def size(points):
-        return SCALE * points.abs().pow(power()).mean()
+        from its_helper import FACTOR
+        scale = Pair(SCALE["of"] * FACTOR + size.more, 0).left
+        return scale * points.abs().pow(power()).mean()
+
+    size.more = 1.0
 
     class Penalty(torch.nn.Module):
         offset = 1.0
@@ -136,17 +143,21 @@ CODE = """
 """
 
 
-def module(old="", new=""):
-    """Make the user's module, in which a piece of code is replaced."""
-    found = ModuleType("of_the_user")
-    exec(textwrap.dedent(CODE).replace(old, new, 1), vars(found))
+def modules(old="", new=""):
+    """Make the user's modules, in which a piece of code is replaced."""
+    sources = {"of_the_user": textwrap.dedent(CODE), "its_helper": "FACTOR = 5.0"}
+    found = {name: ModuleType(name) for name in sources}
+    for name, source in sources.items():
+        exec(source.replace(old, new, 1), vars(found[name]))
     return found
 
 
 @pytest.mark.parametrize(
     ("change", "of_scorer", "of_penalty"),
     [
-        (("SCALE = 2.0", "SCALE = 3.0"), True, True),
+        (("2.0})", "3.0})"), True, True),
+        (("FACTOR = 5.0", "FACTOR = 6.0"), True, True),
+        (("size.more = 1.0", "size.more = 2.0"), True, True),
         (("pow(power())", "pow(1)"), True, True),
         (("return 2", "return 3"), True, True),
         (("max(map(", "min(map("), True, False),
@@ -159,7 +170,9 @@ def test_changed_code_is_run(tmp_path, epochs, monkeypatch, change, of_scorer, o
     """A body, a constant or a global that is read belongs to the key, and nothing else."""
 
     def runs(found, part):
-        monkeypatch.setitem(sys.modules, found.__name__, found)
+        for name, each in found.items():
+            monkeypatch.setitem(sys.modules, name, each)
+        found = found["of_the_user"]
         penalty = found.Penalty() if part == "penalty" else IsoScoreLoss()
         adapter = PenaltyAdapter(penalty, HEAD, max_epochs=1, random_state=0)
         scoring = found.score if part == "scorer" else None
@@ -167,10 +180,10 @@ def test_changed_code_is_run(tmp_path, epochs, monkeypatch, change, of_scorer, o
         search(tmp_path, adapter, {"lam": [1.0]}, scoring=scoring)
         return epochs.count > 0
 
-    first, other = module(), module(*change)
+    first, other = modules(), modules(*change)
     for part, changes in {"scorer": of_scorer, "penalty": of_penalty}.items():
         assert runs(first, part)
-        assert not runs(module(), part)
+        assert not runs(modules(), part)
         assert runs(other, part) == changes
 
 
