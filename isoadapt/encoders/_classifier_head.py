@@ -101,7 +101,7 @@ def head_path(backbone: Backbone) -> tuple[Pooling, int]:
     steps: tuple[nn.Module, ...] = ()
     while True:
         for mode in MODES if hidden.shape[:2] == mask.shape else ():  # unlike Funnel
-            if _equal(Pooling((mode,))(hidden, mask), target):
+            if _equal(MODES[mode](hidden, mask), target):
                 return Pooling((mode,), steps), hidden.shape[-1]
         pairs = ((i, last()) for i in reversed(range(len(calls))) for last in ACTIVATIONS)
         found = next((pair for pair in pairs if _equal(pair[1](calls[pair[0]][2]), target)), None)

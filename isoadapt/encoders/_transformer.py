@@ -252,9 +252,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             backbone = stored_backbone(source, needs_head(self.pooling), *settings)
         else:
             backbone = checked_live(source, self.device, self.dtype)
-        layer = backbone.hidden_state(self.layer)
         pooling = backbone.pooling(self.pooling, self.layer)
-        return Opened(backbone, pooling, layer, self.max_length, self.batch_tokens)
+        return Opened(backbone, pooling, self.max_length, self.batch_tokens)
 
     def identity(self) -> Identity:
         """Return what determines the vectors: the content of files and the settings.
@@ -331,8 +330,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             and pooling, such as ``"head_input_0"`` and ``"layer2_mean_17"``.
         """
         opened = self.open()
+        if several_layers(self.pooling):
+            return np.array(opened.names, dtype=object)
         plain = [f"transformerencoder{column}" for column in range(opened.width)]
-        return np.array(plain, dtype=object) if opened.names is None else opened.names
+        return np.array(plain, dtype=object)
 
     def __sklearn_clone__(self) -> Self:
         new = type(self)(**self.get_params(deep=False))

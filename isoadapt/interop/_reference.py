@@ -14,8 +14,7 @@ from isoadapt._utils.messages import reason
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._opened import Opened
-from isoadapt.encoders._pooling import EXPORTED, LayersPooling, Pooling
+from isoadapt.encoders._pooling import EXPORTED, Pooling, several_layers
 
 SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 REFERENCE = "reference.json"
@@ -128,19 +127,20 @@ def encoder_settings(encoder: TransformerEncoder) -> dict[str, Any]:
     opened = encoder.open()
     length = opened.length()
     return {
-        "pooling": _setting(opened),
-        "layer": int(opened.layer),
+        "pooling": _setting(encoder),
+        "layer": int(opened.backbone.hidden_state(encoder.layer)),
         "max_length": length and int(length),
         "dtype": str(opened.backbone.model.dtype).removeprefix("torch."),
     }
 
 
-def _setting(opened: Opened) -> Any:
+def _setting(encoder: TransformerEncoder) -> Any:
     """Return the parameter ``pooling`` of an encoder for JSON."""
+    opened = encoder.open()
     pooling = opened.pooling
-    if isinstance(pooling, LayersPooling):
+    if several_layers(encoder.pooling):
         return [list(part) for part in pooling.parts]
-    if pooling.is_head_input or (pooling == Pooling(pooling.modes) and len(pooling.modes) == 1):
+    if pooling.is_head_input or pooling == Pooling(pooling.modes[:1], layers=pooling.layers):
         return pooling.modes[0]
     return "auto" if opened.backbone.head is None else EXPORTED  # as files decide
 
