@@ -19,7 +19,6 @@ _CPU_TOKENS_PER_THREAD = 512
 # In a batch of both, the first text is padded, also with a tokenizer of characters.
 PAIR = Texts(["It was far.", "It was far, and then the road ran on under the trees by a river."])
 
-
 Embed = Callable[[dict[str, Tensor]], Tensor]
 Batch = tuple[NDArray[np.int64], Tensor]  # the numbers of its inputs (B,), and what Embed returned
 

@@ -210,10 +210,9 @@ def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
 
 def in_last_layer(model: Opened) -> bool:
     """Return whether vectors are of the last layer alone, as sentence-transformers needs."""
-    if model.pooling.is_head_input:
-        return True
-    last = (-1, model.backbone.n_layers)
-    return all(mode != HEAD_INPUT and layer in last for mode, layer in model.pooling.parts)
+    pooling, last = model.pooling, (-1, model.backbone.n_layers)
+    apart = all(mode != HEAD_INPUT and layer in last for mode, layer in pooling.parts)
+    return pooling.is_head_input or apart
 
 
 def _network(

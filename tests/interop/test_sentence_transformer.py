@@ -121,11 +121,14 @@ class TestModules:
         check(out, pipeline)
         assert library.SentenceTransformer(str(out), device="cpu").max_seq_length == LENGTH
 
-    @pytest.mark.parametrize("name", ["dense", "truncated"])
+    @pytest.mark.parametrize("name", ["dense", "truncated", "weightedmean"])
     def test_further_modules_and_fewer_columns(self, name, bare, tmp_path):
         dense = modules.Dense(16, 12, activation_function=torch.nn.GELU())
         more = [modules.Normalize(), dense] if name == "dense" else [modules.LayerNorm(16)]
-        parts = [modules.Transformer(str(bare)), modules.Pooling(16, "cls"), *more]
+        pooling = modules.Pooling(16, "cls")
+        if name == "weightedmean":  # which no parameter of an encoder names
+            pooling, more = modules.Pooling(16, name), []
+        parts = [modules.Transformer(str(bare)), pooling, *more]
         cut = 5 if name == "truncated" else None
         model = tmp_path / "model"
         library.SentenceTransformer(modules=parts, device="cpu", truncate_dim=cut).save(str(model))
