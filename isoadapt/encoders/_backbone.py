@@ -157,8 +157,7 @@ class Backbone:
                 check_unnamed_head(self.folder)
             return replace(found, layers=(self.hidden_state(layer),) * len(found.modes))
         modes, layers = zip(*(self._readout() if parts == READOUT else parts), strict=True)
-        n = self.n_layers
-        states = [self.hidden_state(layer) % (n + 1) for layer in layers]
+        states = [self.hidden_state(layer) % (self.n_layers + 1) for layer in layers]
         own = Pooling(())
         if modes[0] == HEAD_INPUT:
             states[0], own = -1, self.sentence_pooling(True) or own  # -1 as the parameter has it
