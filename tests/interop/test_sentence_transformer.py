@@ -132,8 +132,10 @@ class TestModules:
         cut = 5 if name == "truncated" else None
         model = tmp_path / "model"
         library.SentenceTransformer(modules=parts, device="cpu", truncate_dim=cut).save(str(model))
+        edit_json(model / "sentence_bert_config.json", max_seq_length=None)
         pipeline = pipeline_of(TransformerEncoder(model), Whitening(shrinkage=0.1))
-        saved = load_adapter(save_adapter(pipeline, tmp_path / "saved"))
+        path = save_adapter(pipeline[1], tmp_path / "saved", base_model=pipeline[0])
+        saved = load_adapter(path)
         out = to_sentence_transformer(saved, model, tmp_path / "out")
         check(out, pipeline)
         edit_json(model / "config_sentence_transformers.json", truncate_dim=4)
