@@ -5,7 +5,7 @@ import inspect
 import os
 import re
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from isoadapt.encoders._kinds import CLASSIFIES, check_unnamed_head
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
     READOUT,
-    LayersPooling,
     Parts,
     Pooling,
     PoolingSetting,
@@ -156,14 +155,13 @@ class Backbone:
             found = choose_pooling(name, layer, self.head is not None, self.sentence_pooling)
             if name == "auto" and found == Pooling(("mean",)) and self.folder is not None:
                 check_unnamed_head(self.folder)
-            return found
+            return replace(found, layers=(self.hidden_state(layer),) * len(found.modes))
         modes, layers = zip(*(self._readout() if parts == READOUT else parts), strict=True)
-        n = self.n_layers
-        states = [self.hidden_state(layer) % (n + 1) for layer in layers]
+        states = [self.hidden_state(layer) % (self.n_layers + 1) for layer in layers]
         own = Pooling(())
         if modes[0] == HEAD_INPUT:
             states[0], own = -1, self.sentence_pooling(True) or own  # -1 as the parameter has it
-        return LayersPooling(modes, (), own.max_length, tuple(states))
+        return Pooling(modes, (), own.max_length, tuple(states))
 
     def _readout(self) -> Parts:
         """Return the poolings, with their hidden states, of pooling="readout"."""

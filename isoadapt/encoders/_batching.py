@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._pooling import HEAD_INPUT, MODES, LayersPooling, Pooling
+from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens
 
@@ -18,7 +18,6 @@ _HELD = 64  # batches of vectors left on the device before they are copied to th
 _CPU_TOKENS_PER_THREAD = 512
 # In a batch of both, the first text is padded, also with a tokenizer of characters.
 PAIR = Texts(["It was far.", "It was far, and then the road ran on under the trees by a river."])
-
 
 Embed = Callable[[dict[str, Tensor]], Tensor]
 Batch = tuple[NDArray[np.int64], Tensor]  # the numbers of its inputs (B,), and what Embed returned
@@ -92,31 +91,28 @@ def _halved(tokens: Tokens, start: int, stop: int) -> int:
     return longest * (stop - start) // 2
 
 
-def embed_batch(
-    backbone: Backbone, pooling: Pooling, layer: int, batch: dict[str, Tensor]
-) -> Tensor:
-    """Compute the vectors (B, d) of a batch on the model's device in one pass.
-
-    `layer` is ignored where the pooling names its own hidden states.
-    """
+def embed_batch(backbone: Backbone, pooling: Pooling, batch: dict[str, Tensor]) -> Tensor:
+    """Compute the vectors (B, d) of a batch on the model's device in one pass."""
     inputs, mask = backbone.accepted(batch), batch["attention_mask"]
-    width = mask.shape[1]  # BigBird appends tokens to fill its blocks of sparse attention
-    if pooling.is_head_input:
-        return backbone.headless(**inputs).logits
-    if not isinstance(pooling, LayersPooling):
-        output = backbone.base(**inputs, output_hidden_states=layer != -1)
-        hidden = output.last_hidden_state
-        hidden = hidden if layer == -1 else output.hidden_states[layer][:, :width]
-        return pooling(hidden.float(), mask)
-    network = backbone.headless if pooling.begins_with_head_input else backbone.base
-    output = network(**inputs, output_hidden_states=True)
-    # A classifier that has a decoder too returns the states of both.
-    states = getattr(output, "encoder_hidden_states", None) or output.hidden_states
-    vectors = [
-        output.logits if mode == HEAD_INPUT else MODES[mode](states[i][:, :width].float(), mask)
-        for mode, i in pooling.parts
-    ]
-    return torch.cat([part.float() for part in vectors], dim=1)
+    if any(layer != -1 for _, layer in pooling.parts):
+        inputs["output_hidden_states"] = True
+    output = (backbone.headless if pooling.begins_with_head_input else backbone.base)(**inputs)
+
+    def pooled(mode: str, layer: int) -> Tensor:
+        """Compute the vectors (B, d) of one pooling."""
+        if mode == HEAD_INPUT:
+            return output.logits.float()
+        if layer == -1:
+            return MODES[mode](output.last_hidden_state.float(), mask)
+        # A classifier that has a decoder too returns the states of both.
+        states = getattr(output, "encoder_hidden_states", None) or output.hidden_states
+        # BigBird appends tokens to fill its blocks of sparse attention.
+        return MODES[mode](states[layer][:, : mask.shape[1]].float(), mask)
+
+    vectors = torch.cat([pooled(*part) for part in pooling.parts], dim=1)
+    for step in pooling.steps:
+        vectors = step(vectors)
+    return vectors
 
 
 @contextmanager

@@ -225,15 +225,6 @@ class EmbeddingCache:
         return max(files, default=folder / "vectors-001.sqlite")
 
 
-def as_cache(cache: str | os.PathLike[str] | EmbeddingCache) -> EmbeddingCache:
-    """Return a cache unchanged, or the cache in a folder."""
-    if isinstance(cache, EmbeddingCache):
-        return cache
-    if not os.fspath(cache):
-        raise ValueError("cache='' is not a folder; pass the path of a folder, or cache=None")
-    return EmbeddingCache(cache)
-
-
 @dataclass
 class Request:
     """The vectors (n, d) of distinct texts, which are read from a cache or encoded."""

@@ -1,6 +1,6 @@
 """The classifier head of a loaded model, and the layers between hidden states and this head."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,11 +14,9 @@ from isoadapt.encoders._class_labels import class_labels
 from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._pooling import MODES, Pooling
 from isoadapt.encoders._sentence import ACTIVATIONS, MODEL_FILE
-from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.heads import LinearHead
 
-_PROBE = Texts(["A short sentence to probe the model."])
 _OLD_RECORD = "sbert_ce_default_activation_function"  # in config.json
 _TOLERANCE = 1e-5  # relative to the largest entry
 
@@ -28,12 +26,7 @@ def read_head(backbone: Backbone, y: ArrayLike | None = None) -> LinearHead:
 
     Its classes are spelled as in `y`, see ``class_labels``.
     """
-    head, config = backbone.head, backbone.model.config
-    if head is None:
-        raise ValueError(
-            f"{backbone.shown} has no classifier head ({type(backbone.model).__name__}); pass a "
-            "model for sequence classification"
-        )
+    head, config = cast(nn.Linear, backbone.head), backbone.model.config
     _check_logits(backbone, head)
     state = head.state_dict()  # if add_isobn was used, its scale is included
     coef, intercept = (  # which parametrizations of torch compute
@@ -69,7 +62,7 @@ def applies_sigmoid(backbone: Backbone) -> bool:
 @torch.inference_mode()
 def _check_logits(backbone: Backbone, head: nn.Linear) -> None:
     """Check on one sentence that the head applied to the embedding gives the model's logits."""
-    tokens = model_inputs(backbone, _PROBE, backbone.default_length)
+    tokens = model_inputs(backbone, PAIR, backbone.default_length)
     inputs = backbone.accepted(to_device(tokens.batch(0, 1), backbone.model.device))
     with explained_failure(backbone, inputs):
         logits = eval_copy(backbone.model)(**inputs).logits.float()
@@ -101,7 +94,7 @@ def head_path(backbone: Backbone) -> tuple[Pooling, int]:
     steps: tuple[nn.Module, ...] = ()
     while True:
         for mode in MODES if hidden.shape[:2] == mask.shape else ():  # unlike Funnel
-            if _equal(Pooling((mode,))(hidden, mask), target):
+            if _equal(MODES[mode](hidden, mask), target):
                 return Pooling((mode,), steps), hidden.shape[-1]
         pairs = ((i, last()) for i in reversed(range(len(calls))) for last in ACTIVATIONS)
         found = next((pair for pair in pairs if _equal(pair[1](calls[pair[0]][2]), target)), None)

@@ -171,8 +171,7 @@ def base_folder(folder: Path) -> Path | None:
 
 def tokenizer_folder(folder: Path) -> Path:
     """Return the tokenizer's folder; a PEFT adapter without tokenizer uses its base model's."""
-    base = base_folder(folder)
-    own = transformer_folder(folder)
+    base, own = base_folder(folder), transformer_folder(folder)
     return own if base is None or _has_tokenizer(own) else transformer_folder(base)
 
 

@@ -274,7 +274,7 @@ def _read(
         return torch.stack([states[mask].float() for states in output.hidden_states])
 
     budget = token_budget(opened.batch_tokens, device)
-    alone = replace(opened, pooling=Pooling(("mean",)), layer=-1).equal_lengths
+    alone = replace(opened, pooling=Pooling(("mean",))).equal_lengths
     for rows, states in embed_batches([tokens], embed, budget, alone):
         own = torch.cat([slots_of[row] for row in rows])
         layers = layers or [_Layer(each, int(slots.max()) + 1) for each in states]

@@ -40,8 +40,6 @@ class LibraryEncoder:
     model: Any
     shown: str  # how messages name it
     pooling = Pooling((LIBRARY,))
-    layer = -1
-    names = None
 
     @property
     def width(self) -> int:

@@ -23,7 +23,7 @@ from isoadapt.encoders._batching import (
     write_vectors,
 )
 from isoadapt.encoders._classifier_head import read_head
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, width_after
+from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, width_after
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks
 from isoadapt.heads import LinearHead
@@ -41,7 +41,6 @@ class Opened:
 
     backbone: Backbone
     pooling: Pooling
-    layer: int  # hidden state that is pooled; -1 is the last one
     max_length: int | None  # parameter of the encoder
     batch_tokens: int
 
@@ -60,15 +59,13 @@ class Opened:
         return self.backbone.hidden_size if head is None else head.in_features
 
     @property
-    def names(self) -> NDArray[Any] | None:
-        """Names of the columns, such as "layer2_mean_17", if they are of several hidden states."""
-        if not isinstance(self.pooling, LayersPooling):
-            return None
-        names = []
+    def names(self) -> list[str]:
+        """Names of the columns of the poolings, such as "layer2_mean_17"."""
+        names = list[str]()
         for mode, layer in self.pooling.parts:
             stem = mode if mode == HEAD_INPUT else f"layer{layer}_{mode}"
             names += [f"{stem}_{column}" for column in range(self._n_columns(mode))]
-        return np.array(names, dtype=object)
+        return names
 
     @property
     def equal_lengths(self) -> bool:
@@ -81,8 +78,7 @@ class Opened:
         unlike = pooling.begins_with_head_input if own is None else own != tokenizers
         if backbone.switches_attention or unlike:  # it would treat padding as text or text as such
             return True
-        layers = pooling.layers if isinstance(pooling, LayersPooling) else (self.layer,)
-        key = (pooling.modes, layers, tokenizers, backbone.tokenizer.padding_side)
+        key = (pooling.parts, tokenizers, backbone.tokenizer.padding_side)
         with _LOCK:
             if key not in backbone.probes:
                 backbone.probes[key] = self._padding_changes_vectors()
@@ -140,7 +136,7 @@ class Opened:
         """Compute the vectors (B, d) of a batch on the device of the model."""
         with explained_failure(self.backbone, batch):
             batch = to_device(batch, self.backbone.model.device)
-            vectors = embed_batch(self.backbone, self.pooling, self.layer, batch)
+            vectors = embed_batch(self.backbone, self.pooling, batch)
             if vectors.shape[1] != self.width:
                 raise ValueError(f"its vectors have {vectors.shape[1]} columns, not {self.width}")
             return vectors
@@ -151,11 +147,12 @@ class Opened:
 
     def describe(self) -> str:
         """Say in words how one vector is computed from a text."""
-        if isinstance(self.pooling, LayersPooling):
-            return f"poolings of several hidden states (pooling={self.pooling.parts})"
         if self.pooling.is_head_input:
             return "input of the classifier's last linear layer (pooling='head_input')"
+        layer, *others = dict.fromkeys(layer for _, layer in self.pooling.parts)
+        if others:
+            return f"poolings of several hidden states (pooling={self.pooling.parts})"
         n = self.backbone.n_layers
         modes = "+".join(self.pooling.modes)
         steps = "".join(f", then {step}" for step in self.pooling.steps)
-        return f"token states of layer {self.layer % (n + 1)} of {n} (pooling={modes!r}){steps}"
+        return f"token states of layer {layer % (n + 1)} of {n} (pooling={modes!r}){steps}"

@@ -1,7 +1,7 @@
 """Pooling: how one vector is computed from the hidden states of a text."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Final, Literal
 
@@ -41,13 +41,24 @@ def width_after(step: nn.Module, width: int) -> int:
     return int(getattr(step, "out_features", min(width, getattr(step, "n", width))))
 
 
+PoolingSetting = str | Sequence[tuple[str, int]]  # the parameter of an encoder
+Parts = tuple[tuple[str, int], ...]  # poolings, each with the number of a hidden state
+
+
 @dataclass(frozen=True)
 class Pooling:
-    """Pooling of hidden states, with the length of texts that belongs to it."""
+    """Poolings of hidden states side by side, with the length of texts that belongs to them."""
 
     modes: tuple[str, ...]  # names of poolings whose vectors are concatenated
     steps: tuple[nn.Module, ...] = ()  # that follow, of vectors (B, d)
     max_length: int | None = None  # of texts in tokens
+    layers: tuple[int, ...] = field(default=(), repr=False)  # repr is a part of keys of caches
+
+    @property
+    def parts(self) -> Parts:
+        """Each mode with its hidden state; -1 is the last one, or stands for the head's input."""
+        layers = self.layers or (-1,) * len(self.modes)
+        return tuple(zip(self.modes, layers, strict=True))
 
     @property
     def is_head_input(self) -> bool:
@@ -58,29 +69,6 @@ class Pooling:
     def begins_with_head_input(self) -> bool:
         """Whether the first columns are the input of the checkpoint's head."""
         return self.modes[0] == HEAD_INPUT
-
-    def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Pool hidden states (B, T, d) under a mask (B, T) of ones and zeros."""
-        pooled = torch.cat([MODES[mode](hidden, mask) for mode in self.modes], dim=1)
-        for step in self.steps:
-            pooled = step(pooled)
-        return pooled
-
-
-PoolingSetting = str | Sequence[tuple[str, int]]  # the parameter of an encoder
-Parts = tuple[tuple[str, int], ...]  # poolings, each with the number of a hidden state
-
-
-@dataclass(frozen=True)
-class LayersPooling(Pooling):
-    """Poolings of several hidden states, whose vectors are concatenated."""
-
-    layers: tuple[int, ...] = ()  # hidden state of each mode from 0; -1 for the head's input
-
-    @property
-    def parts(self) -> Parts:
-        """Each mode with its hidden state."""
-        return tuple(zip(self.modes, self.layers, strict=True))
 
 
 def several_layers(pooling: PoolingSetting, layer: int = -1) -> Literal["readout"] | Parts | None:

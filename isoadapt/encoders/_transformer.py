@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.messages import shows_progress
 from isoadapt._utils.state import own_state
-from isoadapt.encoders._cache import EmbeddingCache, Request, as_cache
+from isoadapt.encoders._cache import EmbeddingCache, Request
 from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
 from isoadapt.encoders._identity import Identity, vectors_identity
 from isoadapt.encoders._library import open_library
@@ -224,10 +224,11 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             def opened() -> Callable[[Texts], NDArray[np.float32]]:
                 return partial(self.open().encode, progress=bar.update)
 
-            if self.cache is None:
+            cache = self.cache
+            if cache is None:
                 vectors = opened()(texts)
             else:
-                cache = as_cache(self.cache)
+                cache = cache if isinstance(cache, EmbeddingCache) else EmbeddingCache(cache)
                 vectors = Request(cache, texts, self.identity, opened, bar.update).vectors()
         return vectors[inverse]
 
@@ -252,9 +253,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             backbone = stored_backbone(source, needs_head(self.pooling), *settings)
         else:
             backbone = checked_live(source, self.device, self.dtype)
-        layer = backbone.hidden_state(self.layer)
         pooling = backbone.pooling(self.pooling, self.layer)
-        return Opened(backbone, pooling, layer, self.max_length, self.batch_tokens)
+        return Opened(backbone, pooling, self.max_length, self.batch_tokens)
 
     def identity(self) -> Identity:
         """Return what determines the vectors: the content of files and the settings.
@@ -309,6 +309,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
     def _validate_params(self) -> None:
         super()._validate_params()
         several_layers(self.pooling, self.layer)
+        if self.cache == "":
+            raise ValueError("cache='' is not a folder; pass the path of a folder, or cache=None")
         if not isinstance(self.model, str | os.PathLike) and self.cache is not None:
             raise ValueError(
                 "cache needs the files of a checkpoint, but model is a live model; save it and its "
@@ -331,8 +333,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             and pooling, such as ``"head_input_0"`` and ``"layer2_mean_17"``.
         """
         opened = self.open()
+        if several_layers(self.pooling):
+            return np.array(opened.names, dtype=object)
         plain = [f"transformerencoder{column}" for column in range(opened.width)]
-        return np.array(plain, dtype=object) if opened.names is None else opened.names
+        return np.array(plain, dtype=object)
 
     def __sklearn_clone__(self) -> Self:
         new = type(self)(**self.get_params(deep=False))

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_path
 from isoadapt.encoders._backbone import find_last_linear, is_classifier
-from isoadapt.encoders._pooling import Pooling
+from isoadapt.encoders._pooling import MODES
 from isoadapt.finetune._penalties import ALL, HEAD_INPUT, LAST, OUTPUT_EMBEDDINGS
 from isoadapt.losses import JointLoss
 
 Where = str | Sequence[int]
 
-_LAST_TOKEN = Pooling(("lasttoken",))
 _PRIOR_COV, _WEIGHT = "prior_cov", "joint.weight"
 _RTOL = 1e-3  # two evaluations of the same loss on a GPU may differ by this much
 
@@ -114,7 +113,7 @@ class Watch:
             if not is_classifier(self.model):
                 return _tokens([entered], self._mask(inputs))
             # A decoder classifies every token, then picks the last one.
-            entered = _LAST_TOKEN(entered, self._not_padding(inputs, entered))
+            entered = MODES["lasttoken"](entered, self._not_padding(inputs, entered))
         return Points(entered, torch.arange(len(entered), device=entered.device))
 
     def _mask(self, inputs: Mapping[str, Any]) -> Tensor | None:

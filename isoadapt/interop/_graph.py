@@ -26,7 +26,7 @@ class _Network(nn.Module):
         self.after = after
         headless = opened.pooling.begins_with_head_input
         self.network = backbone.headless if headless else backbone.base
-        self.embed = partial(embed_batch, backbone, opened.pooling, opened.layer)
+        self.embed = partial(embed_batch, backbone, opened.pooling)
         self.steps = nn.ModuleList(opened.pooling.steps)
         self.names = tuple(names)
 

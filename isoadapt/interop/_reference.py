@@ -14,8 +14,7 @@ from isoadapt._utils.messages import reason
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._opened import Opened
-from isoadapt.encoders._pooling import EXPORTED, LayersPooling, Pooling
+from isoadapt.encoders._pooling import EXPORTED, OF_STATES, Pooling, several_layers
 
 SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 REFERENCE = "reference.json"
@@ -126,23 +125,19 @@ def encoder_reference(encoder: TransformerEncoder) -> Reference:
 def encoder_settings(encoder: TransformerEncoder) -> dict[str, Any]:
     """Return the settings by which another encoder of the same checkpoint gives its vectors."""
     opened = encoder.open()
-    length = opened.length()
+    pooling, length = opened.pooling, opened.length()
+    setting: Any = pooling.modes[0]
+    named = setting in OF_STATES and pooling == Pooling((setting,), layers=pooling.layers)
+    if several_layers(encoder.pooling):
+        setting = [list(part) for part in pooling.parts]
+    elif not (named or pooling.is_head_input):
+        setting = "auto" if opened.backbone.head is None else EXPORTED  # as files decide
     return {
-        "pooling": _setting(opened),
-        "layer": int(opened.layer),
+        "pooling": setting,
+        "layer": int(opened.backbone.hidden_state(encoder.layer)),
         "max_length": length and int(length),
         "dtype": str(opened.backbone.model.dtype).removeprefix("torch."),
     }
-
-
-def _setting(opened: Opened) -> Any:
-    """Return the parameter ``pooling`` of an encoder for JSON."""
-    pooling = opened.pooling
-    if isinstance(pooling, LayersPooling):
-        return [list(part) for part in pooling.parts]
-    if pooling.is_head_input or (pooling == Pooling(pooling.modes) and len(pooling.modes) == 1):
-        return pooling.modes[0]
-    return "auto" if opened.backbone.head is None else EXPORTED  # as files decide
 
 
 def precise(encoder: TransformerEncoder, **params: Any) -> TransformerEncoder:

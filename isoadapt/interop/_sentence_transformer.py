@@ -20,7 +20,7 @@ from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Normalize
+from isoadapt.encoders._pooling import HEAD_INPUT, Normalize
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.interop._card import sentence_card
 from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
@@ -210,10 +210,9 @@ def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
 
 def in_last_layer(model: Opened) -> bool:
     """Return whether vectors are of the last layer alone, as sentence-transformers needs."""
-    if isinstance(model.pooling, LayersPooling):
-        last = model.backbone.n_layers
-        return all(mode != HEAD_INPUT and layer == last for mode, layer in model.pooling.parts)
-    return model.layer == -1
+    pooling, last = model.pooling, (-1, model.backbone.n_layers)
+    apart = all(mode != HEAD_INPUT and layer in last for mode, layer in pooling.parts)
+    return pooling.is_head_input or apart
 
 
 def _network(

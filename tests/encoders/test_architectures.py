@@ -51,7 +51,7 @@ def mixed(monkeypatch):
     seen, embed, probe = [], _opened.embed_batch, Opened._padding_changes_vectors
 
     def spy(*args):
-        seen.append(len(set(args[3]["attention_mask"].sum(1).tolist())) > 1)
+        seen.append(len(set(args[2]["attention_mask"].sum(1).tolist())) > 1)
         return embed(*args)
 
     def unseen(opened):

@@ -55,7 +55,7 @@ def test_equal_inputs_are_encoded_once(live, monkeypatch):
     rows, run = [], _opened.embed_batch
     embed(live, PAIRS)  # the probe for padding runs here
     monkeypatch.setattr(
-        _opened, "embed_batch", lambda *args: rows.append(len(args[3]["input_ids"])) or run(*args)
+        _opened, "embed_batch", lambda *args: rows.append(len(args[2]["input_ids"])) or run(*args)
     )
     got = embed(live, PAIRS * 3)
     assert sum(rows) == len(set(PAIRS))

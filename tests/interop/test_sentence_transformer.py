@@ -121,16 +121,21 @@ class TestModules:
         check(out, pipeline)
         assert library.SentenceTransformer(str(out), device="cpu").max_seq_length == LENGTH
 
-    @pytest.mark.parametrize("name", ["dense", "truncated"])
+    @pytest.mark.parametrize("name", ["dense", "truncated", "weightedmean"])
     def test_further_modules_and_fewer_columns(self, name, bare, tmp_path):
         dense = modules.Dense(16, 12, activation_function=torch.nn.GELU())
         more = [modules.Normalize(), dense] if name == "dense" else [modules.LayerNorm(16)]
-        parts = [modules.Transformer(str(bare)), modules.Pooling(16, "cls"), *more]
+        pooling = modules.Pooling(16, "cls")
+        if name == "weightedmean":  # which no parameter of an encoder names
+            pooling, more = modules.Pooling(16, name), []
+        parts = [modules.Transformer(str(bare)), pooling, *more]
         cut = 5 if name == "truncated" else None
         model = tmp_path / "model"
         library.SentenceTransformer(modules=parts, device="cpu", truncate_dim=cut).save(str(model))
+        edit_json(model / "sentence_bert_config.json", max_seq_length=None)
         pipeline = pipeline_of(TransformerEncoder(model), Whitening(shrinkage=0.1))
-        saved = load_adapter(save_adapter(pipeline, tmp_path / "saved"))
+        path = save_adapter(pipeline[1], tmp_path / "saved", base_model=pipeline[0])
+        saved = load_adapter(path)
         out = to_sentence_transformer(saved, model, tmp_path / "out")
         check(out, pipeline)
         edit_json(model / "config_sentence_transformers.json", truncate_dim=4)
