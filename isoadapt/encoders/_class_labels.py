@@ -30,8 +30,7 @@ def class_labels(config: Any, n_classes: int, y: Iterable[Any] | None = None) ->
     ways = [names, plain, ids, [*map(str, ids)], numbers, [*map(str, numbers)]]
     ways += [[case(str(name)) for name in names] for case in _CASES]
     ways = [way for way in ways if len({*way}) == n_classes]
-    labels = {*y}
-    lower = [str(name).lower() for name in names]
+    labels, lower = {*y}, [str(name).lower() for name in names]
     if {*lower} == {"true", "false"} and all(isinstance(each, bool | np.bool_) for each in labels):
         return [name == "true" for name in lower]
     complete = [way for way in ways if labels <= {*way}]
