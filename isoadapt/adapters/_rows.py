@@ -59,8 +59,8 @@ def check_spread(moments: Moments, scaled: bool = False) -> None:
         )
     if moments.scatter.diagonal().max() < SMALLEST**2:
         raise ValueError(
-            f"X is constant: all {moments.count:.0f} rows that are used are equal, or differ by "
-            f"less than about {SMALLEST:g}, but an adapter needs rows that differ; check that the "
+            "X is constant: all rows of positive weight that are used are equal, or differ by less "
+            f"than about {SMALLEST:g}, but an adapter needs rows that differ; check that the "
             "texts differ and that the encoder is the fine-tuned one, or divide tiny X by its "
             "largest absolute entry"
         )
@@ -68,8 +68,9 @@ def check_spread(moments: Moments, scaled: bool = False) -> None:
     lost = dead_dimensions(variances) & ~is_rounding(variances.sqrt(), moments.mean.abs())
     if lost.any() and not scaled:
         warn(
-            f"columns {listed(np.flatnonzero(lost).tolist())} of X count as constant beside column "
-            f"{int(variances.argmax())}, with at most 1e-12 of the variance of all: standardise X"
+            f"X has columns that count as constant beside column {variances.argmax():d}, with at "
+            f"most 1e-12 of the variance of all ({listed(np.flatnonzero(lost).tolist())}): "
+            "standardise X"
         )
 
 

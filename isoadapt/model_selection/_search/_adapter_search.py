@@ -90,10 +90,12 @@ class AdapterSearchCV(GridSearchCV):
         faster.
     cache : str or path-like, default=None
         Folder to keep the results of finished blocks in, under names made from the content of the
-        data and the parameters, functions and classes of yours with the globals that they read. A
-        search that was stopped goes on from there, if the same call is made again. It requires
-        integer random states of the adapter, of the other steps and of a splitter that shuffles.
-        The files are pickles: use only folders that you trust.
+        data and the parameters, functions and classes of yours with the globals that they read and
+        the modules that they import. Files and what is looked up by a name at run time, as by
+        ``getattr`` or ``globals()``, do not count: empty the folder when these change. A search
+        that was stopped goes on from there, if the same call is made again. It requires integer
+        random states of the adapter, of the other steps and of a splitter that shuffles. The files
+        are pickles: use only folders that you trust.
 
     Attributes
     ----------
