@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
 from benchmarks._store import CellStore
-from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record
 from benchmarks.speed._harness import apart, duration, measured
 from isoadapt import LinearHead, LogitPreservingWhitening, TeacherReadout
@@ -83,12 +82,11 @@ def _foreseen(found: Found, step: str, n: int, d: int) -> float:
 
 
 def text(records: Sequence[Record]) -> str:
-    """Return the table as Markdown: a row for each step and width, a column for each size."""
+    """Return a row for each step at the smaller width, with a column for each size."""
     found = {_key(each): each for each in records}
-    header = ["step", "d", *(f"n = {n:,}" for n in SIZES), "exponents"]
-    rows = [[STEPS[step], str(d), *_row(found, step, d)] for step in STEPS for d in WIDTHS]
-    settings = measured_with(each["setting"] for each in records)
-    return f"{markdown_table(header, rows)}\n\n{settings}"
+    header = ["step", *(f"n = {n:,}" for n in SIZES), "exponents"]
+    rows = [[STEPS[step], *_row(found, step, min(WIDTHS))] for step in STEPS]
+    return markdown_table(header, rows)
 
 
 def _row(found: Found, step: str, d: int) -> Iterator[str]:

@@ -52,10 +52,15 @@ class Comparison:
         """Median of the paired ratios."""
         return median(self.ratios)
 
+    @property
+    def is_met(self) -> bool:
+        """Whether the target is reached, if there is one."""
+        return self.target is None or self.ratio >= self.target
+
     def cells(self) -> list[str]:
         """Return the row of the table."""
         low, high = np.quantile(self.ratios, [0.25, 0.75])
-        met = "" if self.target is None else "yes" if self.ratio >= self.target else "no"
+        met = "" if self.target is None else "yes" if self.is_met else "no"
         return [
             self.name,
             *_sizes(self.facts),
