@@ -92,7 +92,7 @@ def seconds_used() -> float:
 def fine_tune(job: Job, texts: Any, labels: NDArray[Any], logging_steps: int) -> Fitted:
     """Fine-tune; for one seed, all penalties have the same order of rows and the same new head."""
     condition, recipe = job.condition, job.recipe
-    network, tokenizer = _load(job.suite.model or minilm_folder(), labels, job.seed)
+    network, tokenizer = _load(minilm_folder(), labels, job.seed)
     columns = tokenized(tokenizer, texts, MAX_LENGTH)
     rows = [
         {**{name: values[i] for name, values in columns.items()}, "labels": label}
