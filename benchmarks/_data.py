@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isoadapt import LinearHead
+from isoadapt.datasets import load_table
 
 Floats = NDArray[np.floating[Any]]
 
@@ -29,6 +30,11 @@ def shared_folder() -> Path:
     """Return the folder of shared data: ISOADAPT_SHARED, or `shared` next to the repository."""
     beside = Path(__file__).resolve().parents[2] / "shared"
     return Path(os.environ.get("ISOADAPT_SHARED", beside))
+
+
+def shared_texts(file: str) -> list[str]:
+    """Return the distinct texts of a table in the folder of shared data."""
+    return list(dict.fromkeys(load_table(shared_folder() / "data" / file)[0]))
 
 
 def load_embeddings(task: str) -> Embeddings:

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from benchmarks._data import shared_folder
+from benchmarks._data import shared_texts
 from benchmarks.speed._harness import Result, compare
-from isoadapt.datasets import load_table, minilm_folder
+from isoadapt.datasets import minilm_folder
 from isoadapt.encoders import TransformerEncoder
 
 VOCABULARY = """
@@ -51,5 +51,4 @@ def _workloads(n: int) -> Iterator[tuple[str, list[str], float]]:
         ("WikiText-2 sentences", "wikitext2/sentences.tsv", n, 1.25),
         ("CoLA sentences", "cola/train.tsv", 4 * n, 1.1),
     ):
-        found = load_table(shared_folder() / "data" / file)[0]
-        yield name, list(dict.fromkeys(found))[:size], target
+        yield name, shared_texts(file)[:size], target
