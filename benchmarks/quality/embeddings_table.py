@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import train_test_split
 
-from benchmarks._data import Embeddings, load_embeddings
+from benchmarks._data import Embeddings, load_embeddings, read_table
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
-from benchmarks.quality import Cells, Record, _texts as texts
+from benchmarks.quality import Cells, Record
 from benchmarks.quality._adapter_rows import (
     BASE,
     ISOBN,
@@ -136,7 +136,7 @@ def _load(task: str) -> Embeddings:
         return load_embeddings(task)
     checkpoint = ENCODED[task]
     rows = finetuning_rows if checkpoint.light else training_rows
-    (train, y_train), (dev, y_dev) = rows(checkpoint.task), texts.read(checkpoint.task, "dev")
+    (train, y_train), (dev, y_dev) = rows(checkpoint.task), read_table(checkpoint.task, "dev")
     X_train, X_dev = (checkpoint.head_inputs(split) for split in (train, dev))
     head = load_checkpoint(checkpoint.folder(), device="cpu")[1]
     return Embeddings(f"{task} dev", X_train, np.asarray(y_train), X_dev, np.asarray(y_dev), head)

@@ -49,13 +49,7 @@ class Cell:
 
     def fields(self) -> dict[str, Any]:
         """Return the record of the cell before it has run."""
-        return {
-            "key": self.key,
-            "kind": self.kind,
-            "name": self.name,
-            "task": self.task,
-            "seed": self.seed,
-        }
+        return fields_of(self, self.key)
 
 
 class Slot(NamedTuple):
@@ -72,15 +66,11 @@ class Slot(NamedTuple):
     seed: int
     make: Callable[[Sequence[Record]], Cell | None]
 
-    def fields(self) -> dict[str, Any]:
-        """Return the record of a slot whose cell is not yet known."""
-        return {
-            "key": None,
-            "kind": self.kind,
-            "name": self.name,
-            "task": self.task,
-            "seed": self.seed,
-        }
+
+def fields_of(planned: Cell | Slot, key: str | None = None) -> dict[str, Any]:
+    """Return the record of a cell before it has run; `key` is None if it is not yet known."""
+    names = ("kind", "name", "task", "seed")
+    return {"key": key} | {name: getattr(planned, name) for name in names}
 
 
 def known_slot(block: int, cell: Cell) -> Slot:

@@ -127,12 +127,17 @@ def first_bases(records: Sequence[Record], task: str, recipe: Recipe) -> Learned
 
 def chosen(records: Sequence[Record], task: str) -> Recipe | None:
     """Return the candidate with the best metric, the first of equals; None until all have run."""
-    finished = {record["key"]: record["figures"] for record in records if "figures" in record}
     recipes = candidates(task)
-    keys = [candidate_cell(task, recipe).key for recipe in recipes]
-    if not all(key in finished for key in keys):
+    best = best_of(records, [candidate_cell(task, recipe) for recipe in recipes])
+    return None if best is None else recipes[best]
+
+
+def best_of(records: Sequence[Record], cells: Sequence[Cell]) -> int | None:
+    """Return the number of the cell with the best metric; None until all have run."""
+    figures = {record["key"]: record["figures"] for record in records if "figures" in record}
+    if not all(cell.key in figures for cell in cells):
         return None
-    return recipes[int(np.argmax([finished[key]["metric"] for key in keys]))]
+    return int(np.argmax([figures[cell.key]["metric"] for cell in cells]))
 
 
 def held_out_figures(job: Job) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from benchmarks.reproduction._cells import (
     Cell,
     Record,
     Slot,
+    fields_of,
     known_slot,
 )
 from benchmarks.reproduction._choice import candidate_cell, candidates, recipe_of
@@ -119,7 +120,7 @@ def planned_records(slots: Sequence[Slot], records: Sequence[Record]) -> list[Re
     kept = {record["key"]: record for record in records}
     cells = [slot.make(records) for slot in slots]
     return [
-        kept.get(cell.key, cell.fields()) if cell else slot.fields()
+        kept.get(cell.key, cell.fields()) if cell else fields_of(slot)
         for slot, cell in zip(slots, cells, strict=True)
     ]
 

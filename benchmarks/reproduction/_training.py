@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from benchmarks._commit import commit
-from benchmarks._data import Embeddings, shared_folder
+from benchmarks._data import Embeddings, read_table
 from benchmarks._places import RESULTS
 from benchmarks.reproduction._cells import BASE_RUN, JSON, PENALTY, Cell, digest, plain
 from benchmarks.reproduction._measuring import (
@@ -32,7 +32,6 @@ from benchmarks.reproduction._recipe import Recipe
 from isoadapt import IStarAdapter, LinearHead
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.datasets import load_table
 from isoadapt.encoders._backbone import find_last_linear
 from isoadapt.finetune._penalties import PENALTIES
 
@@ -158,8 +157,7 @@ def adapter_settings(estimator: BaseEstimator) -> dict[str, JSON]:
 
 def load_task(name: str) -> Task:
     """Read the training rows and the dev set of a task."""
-    folder = shared_folder() / "data" / name
-    return Task(*load_table(folder / "train.tsv"), *load_table(folder / "dev.tsv"))
+    return Task(*read_table(name, "train"), *read_table(name, "dev"))
 
 
 def base_embeddings(job: Job) -> Embeddings:

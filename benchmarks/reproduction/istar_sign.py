@@ -9,11 +9,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
-import numpy as np
-
 from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._cells import FRESH, TRY, Cell, Record, Slot, known_slot
-from benchmarks.reproduction._choice import HELD_OUT, candidate_cell, held_out_figures
+from benchmarks.reproduction._choice import HELD_OUT, best_of, candidate_cell, held_out_figures
 from benchmarks.reproduction._figures import TASKS, has_collapsed, mean_sd, metric_name, of
 from benchmarks.reproduction._recipe import Recipe
 from benchmarks.reproduction._training import ARGUMENTS_AS_RELEASED, Condition, Job
@@ -55,12 +53,9 @@ def zero_cell(task: str, seed: int) -> Cell:
 
 def best_try(records: Sequence[Record], task: str, sign: int) -> tuple[float, float] | None:
     """Return λ and ζ with the best metric on the held-out rows; None until all tries have run."""
-    finished = {record["key"]: record["figures"] for record in records if "figures" in record}
     options = tries(sign)
-    keys = [try_cell(task, *option).key for option in options]
-    if not all(key in finished for key in keys):
-        return None
-    return options[int(np.argmax([finished[key]["metric"] for key in keys]))]
+    best = best_of(records, [try_cell(task, *option) for option in options])
+    return None if best is None else options[best]
 
 
 def slots(block: int) -> Iterator[Slot]:

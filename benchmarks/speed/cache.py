@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._data import shared_folder, shared_texts
+from benchmarks._data import distinct_texts, shared_folder
 from benchmarks.speed._harness import (
     Comparison,
     compare,
@@ -42,7 +42,7 @@ def encoder(cache: Any = None) -> TransformerEncoder:
 
 def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> Comparison:
     """Compare reading rows through the encoder with encoding n sentences, in turn."""
-    sentences = shared_texts("cola/train.tsv")
+    sentences = distinct_texts("cola", "train")
     texts = [f"{i} {sentences[i % len(sentences)]}" for i in range(n_rows)]
     vectors = np.random.default_rng(0).normal(size=(n_rows, 384)).astype(np.float32)
     cached, plain, sample = encoder(EmbeddingCache(folder)), encoder(), sentences[:n]
@@ -62,7 +62,7 @@ def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> Comparison:
 
 def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
     """Compare encoding with an empty cache and without a cache."""
-    sentences = shared_texts("cola/train.tsv")[:n]
+    sentences = distinct_texts("cola", "train")[:n]
     places = iter(folder / str(i) for i in range(repeats + 1))
     plain = encoder()
     return compare(
@@ -78,7 +78,7 @@ def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
 
 def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
     """Compare two processes that encode through one cache with one process, in one thread each."""
-    texts = shared_texts("cola/train.tsv")
+    texts = distinct_texts("cola", "train")
     seconds: dict[str, list[float]] = {"one": [], "the same": [], "other": []}
     shares = {"one": [(0, n)], "the same": [(0, n), (0, n)], "other": [(0, n), (n, 2 * n)]}
     with ExitStack() as stack:
@@ -110,6 +110,6 @@ def _loaded_process() -> ProcessPoolExecutor:
 
 def _seconds(folder: Path | None, start: int, stop: int) -> float:
     """Time the encoding of some sentences in one thread."""
-    texts = shared_texts("cola/train.tsv")[start:stop]
+    texts = distinct_texts("cola", "train")[start:stop]
     with single_thread():
         return seconds_of(lambda: encoder(folder).transform(texts))

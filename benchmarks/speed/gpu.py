@@ -20,7 +20,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from torch import Tensor
 
-from benchmarks._data import Embeddings, bumpy_cloud, embeddings_or_cone, narrow_cone, shared_folder
+from benchmarks._data import Embeddings, bumpy_cloud, load_embeddings, narrow_cone, shared_folder
 from benchmarks._versions import versions, written
 from benchmarks.speed._harness import Measurement, Result, compare, seconds_of, table
 from benchmarks.speed.finetuning import penalty_share
@@ -249,7 +249,7 @@ def _assert_on(device: torch.device, found: Tensor) -> None:
 
 
 def _data(quick: bool) -> Embeddings:
-    return narrow_cone(300, 16, seed=0) if quick else embeddings_or_cone("cola", 8551)
+    return narrow_cone(300, 16, seed=0) if quick else load_embeddings("cola")
 
 
 def _checkpoint() -> Path:

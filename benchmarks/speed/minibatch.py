@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks._data import Embeddings, embeddings_or_cone
+from benchmarks._data import Embeddings, load_embeddings
 from benchmarks.speed._harness import Comparison, compare, single_thread
 from isoadapt import IsotropyLayer, IStarAdapter
 from isoadapt.geometry._isoscore import isoscore_star
@@ -16,7 +16,7 @@ LR, RIDGE, BATCH_SIZE = 1e-3, 1.0, 64
 
 def run(quick: bool) -> Iterator[Comparison]:
     """Compare whole fits with the loop, then the two adapters."""
-    data = embeddings_or_cone("cola", 8551)
+    data = load_embeddings("cola")
     repeats, epochs = (1, 1) if quick else (3, 10)
     yield _against_loop(data, repeats, epochs)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 
-from benchmarks._data import Embeddings, embeddings_or_cone, narrow_cone
+from benchmarks._data import Embeddings, load_embeddings, narrow_cone
 from benchmarks.speed._harness import Comparison
 from isoadapt import IStarAdapter
 from isoadapt.model_selection import AdapterSearchCV
@@ -22,7 +22,7 @@ def run(quick: bool) -> Iterator[Comparison]:
     if quick:
         yield _compare(narrow_cone(1000, 96, seed=0), SMALL, 2, repeats=1)
         return
-    data = embeddings_or_cone("cola", 8551)
+    data = load_embeddings("cola")
     yield _compare(data, GRID, 5, repeats=1, target=2.5)
     _compare(small, SMALL, 2, repeats=1, n_jobs=2)  # both find the processes started
     yield _compare(data, GRID, 5, repeats=3, target=1.6, n_jobs=2)

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sklearn.metrics.pairwise import cosine_similarity
 from transformers import pipeline
 
-from benchmarks._data import Floats, shared_folder, shared_texts
+from benchmarks._data import Floats, distinct_texts, shared_folder
 from benchmarks._places import ROOT
 from benchmarks.speed._harness import Result, compare
 from isoadapt import AdaptedEncoder, LogitPreservingWhitening
@@ -27,7 +27,7 @@ Way = Callable[[Sequence[Any]], tuple[Sequence[Any], Floats]]
 def run(quick: bool) -> Iterator[Result]:
     """Compare on sentences of CoLA, one a call and all in one call."""
     checkpoint = shared_folder() / "models" / "cola-minilm"
-    texts = shared_texts("cola/dev.tsv")[: 8 if quick else 512]
+    texts = distinct_texts("cola", "dev")[: 8 if quick else 512]
     model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts)
     with TemporaryDirectory() as folder:
         service: Way = _service(export_onnx(model, Path(folder, "onnx", "model.onnx")).parent)
