@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks._markdown import replace_section
 from benchmarks._places import FOLDER
 from benchmarks._store import CellStore
-from benchmarks._versions import measured_with, versions, written
+from benchmarks._versions import versions, written
 from benchmarks.speed._harness import (
     Comparison,
     Result,
@@ -60,16 +60,17 @@ def main(arguments: list[str] | None = None) -> int:
     return bool(failed)
 
 
-def records() -> CellStore[str, Record]:
+def records() -> CellStore:
     """Open the committed records, one for each benchmark."""
-    return CellStore(RECORDS, lambda line: (line["benchmark"], line))
+    return CellStore(RECORDS, ("benchmark",))
 
 
 def text(measured: Sequence[Record]) -> str:
     """Return the comparisons that have a target as Markdown, and what they were measured with."""
     aimed = [one for one in results(measured) if isinstance(one, Comparison) and one.target]
     met = f"{sum(one.is_met for one in aimed)} of {len(aimed)} targets are met."
-    return f"{table(aimed)}\n\n{met} {measured_with(record['setting'] for record in measured)}"
+    settings = sorted({record["setting"] for record in measured})
+    return f"{table(aimed)}\n\n{met} Measured with {'; '.join(settings)}."
 
 
 def results(measured: Iterable[Record]) -> list[Result]:

@@ -43,13 +43,8 @@ def block(number: int, d: int) -> NDArray[np.float32]:
 def cells() -> Cells:
     """Yield the cells that the smaller ones let expect to end within the limit."""
     for n, d, step in product(SIZES, WIDTHS, STEPS):
-        found = {_key(each): each for each in CellStore(RECORDS, lambda x: (_key(x), x)).entries()}
-        if _foreseen(found, step, n, d) <= LIMIT:
+        if _foreseen(CellStore(RECORDS, KEY).cells, step, n, d) <= LIMIT:
             yield (step, n, d), partial(apart, cell, step, n, d)
-
-
-def _key(record: Record) -> tuple[Any, ...]:
-    return tuple(record[name] for name in KEY)
 
 
 def cell(step: str, n: int, d: int) -> dict[str, float]:
@@ -83,7 +78,7 @@ def _foreseen(found: Found, step: str, n: int, d: int) -> float:
 
 def text(records: Sequence[Record]) -> str:
     """Return a row for each step at the smaller width, with a column for each size."""
-    found = {_key(each): each for each in records}
+    found = {tuple(each[name] for name in KEY): each for each in records}
     header = ["step", *(f"n = {n:,}" for n in SIZES), "exponents"]
     rows = [[STEPS[step], *_row(found, step, min(WIDTHS))] for step in STEPS]
     return markdown_table(header, rows)

@@ -114,9 +114,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def record_store(path: Path) -> CellStore[str, Record]:
+def record_store(path: Path) -> CellStore:
     """Open a file of records."""
-    return CellStore(path, lambda record: (record["key"], record))
+    return CellStore(path, ("key",))
 
 
 def read_records(path: Path) -> list[Record]:
