@@ -152,7 +152,4 @@ def held_out_figures(job: Job) -> dict[str, Any]:
     fitted = fine_tune(job, [texts[i] for i in kept], labels[kept], SPARSE)
     rest = [texts[i] for i in held_out]
     _, logits = embed(fitted.network, fitted.tokenizer, rest, MAX_LENGTH)
-    return {
-        **task_figures(job.task, labels[held_out], logits.numpy()),
-        "training_seconds": fitted.training_seconds,
-    }
+    return task_figures(job.task, labels[held_out], logits.numpy())

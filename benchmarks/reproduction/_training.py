@@ -205,8 +205,6 @@ def _run(job: Job) -> dict[str, Any]:
             **embedding_figures(dev.embeddings),
             **token_figures(dev, prior),
             **log_figures(fitted.history),
-            "training_seconds": fitted.training_seconds,
-            "shrinkage_seconds": fitted.shrinkage_seconds,
         }
     )
 
