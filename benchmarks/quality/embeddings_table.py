@@ -166,7 +166,7 @@ def text(records: Sequence[Record]) -> str:
     header += [f"{own['data'].iloc[0]}, n={own['n'].iloc[0]}" for own in others]
     header += [f"{LOST_CLASSES}, Matthews", *(f"loss, fitted to {size}" for size in SIZES[1:])]
     rows = []
-    for row in (each.name for each in ROWS):
+    for row in (each.name for each in ROWS if each.name in set(first["row"])):
         fits = [own[own["row"] == row] for own in (first, *others)]
         shown = [_mean(fits[0], column) for column in COLUMNS]
         shown += [format_figure(each["accuracy"].mean()) for each in fits[1:]]
@@ -184,8 +184,8 @@ def text(records: Sequence[Record]) -> str:
 
 def _largest_loss(own: pd.DataFrame, row: str) -> float:
     """Return by how much the mean accuracy falls below that of no adapter, on the worst model."""
-    means = own.groupby(["row", "task"])["accuracy"].mean()
-    return float(max((means[BASE] - means[row]).max(), 0))
+    means = own.pivot_table("accuracy", "task", "row")
+    return max(float((means[BASE] - means[row]).max()), 0.0) if row in means else np.nan
 
 
 def _gains(frame: pd.DataFrame) -> str:

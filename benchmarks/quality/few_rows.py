@@ -3,7 +3,6 @@
 Some rows are drawn as training rows, the others are test rows.
 """
 
-import time
 import warnings
 from collections.abc import Sequence
 from functools import cache
@@ -110,15 +109,12 @@ def measure_fit(
     metric = r2_score if y.dtype.kind == "f" else accuracy_score
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        begun = time.perf_counter()
         estimator.fit(X[fitting], y[fitting])
-        seconds = time.perf_counter() - begun
     return {
         "accuracy": float(metric(y[judging], estimator.predict(X[judging]))),
         "corrected": float(isoscore(estimator.transform(X[judging]), bias_corrected=True)),
         "harmful": any(str(each.message).startswith("this fit harms the task") for each in caught),
         "unconverged": any(issubclass(each.category, ConvergenceWarning) for each in caught),
-        "seconds": seconds,
         "n_fitted": len(fitting),
         "n_judged": len(judging),
     }
