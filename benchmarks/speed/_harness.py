@@ -104,13 +104,17 @@ def compare(
     reference: Callable[[], Any],
     *,
     repeats: int,
+    rows: Any = None,
     target: float | None = None,
     **facts: Any,
 ) -> Comparison:
     """Measure two callables alternately, after one unmeasured call of each.
 
-    The order changes from pair to pair, so that a slowdown of the machine affects both.
+    The order changes from pair to pair, so that a slowdown of the machine affects both. The sizes
+    that the table shows are those of `rows` (n, d), or are among the facts.
     """
+    if rows is not None:
+        facts |= {"n": len(rows), "d": rows.shape[1]}
     ours()
     reference()
     spent: dict[Any, list[float]] = {ours: [], reference: []}

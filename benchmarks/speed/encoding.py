@@ -35,8 +35,7 @@ def run(quick: bool) -> Iterator[Result]:
             partial(reference.encode, texts),
             repeats=1 if quick else 3,
             target=target,
-            n=len(texts),
-            d=exact.shape[1],
+            rows=exact,
         )
 
 

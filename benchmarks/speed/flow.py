@@ -26,4 +26,4 @@ def run(quick: bool) -> Iterator[Result]:
             )
 
     flow = FlowAdapter(**settings)
-    yield compare(name, lambda: flow.fit(X), finetune, repeats=1, target=2.0, n=n, d=X.shape[1])
+    yield compare(name, lambda: flow.fit(X), finetune, repeats=1, target=2.0, rows=X)

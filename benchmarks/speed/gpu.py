@@ -78,7 +78,7 @@ def timed(
             torch.cuda.synchronize()
 
     calls = (partial(finished, call) for call in (ours, reference))
-    return compare(name, *calls, repeats=1 if quick else 5, n=len(rows), d=rows.shape[1])
+    return compare(name, *calls, repeats=1 if quick else 5, rows=rows)
 
 
 def scores(device: torch.device, quick: bool) -> Part:

@@ -30,8 +30,7 @@ def run(quick: bool) -> Iterator[Comparison]:
         lambda: fit(IsotropyLayer),
         repeats=repeats,
         target=1 / 1.5,
-        n=len(data.X_train),
-        d=data.X_train.shape[1],
+        rows=data.X_train,
     )
 
 
@@ -54,8 +53,7 @@ def _against_loop(data: Embeddings, repeats: int, epochs: int) -> Comparison:
             lambda: BareLoop(data).train(epochs),
             repeats=repeats,
             target=0.9,
-            n=len(data.X_train),
-            d=data.X_train.shape[1],
+            rows=data.X_train,
             threads=1,
         )
 

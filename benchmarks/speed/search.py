@@ -1,13 +1,12 @@
 """AdapterSearchCV against GridSearchCV on stored embeddings."""
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 
 from benchmarks._data import Embeddings, load_embeddings, narrow_cone
-from benchmarks.speed._harness import Comparison
+from benchmarks.speed._harness import Comparison, seconds_of
 from isoadapt import IStarAdapter
 from isoadapt.model_selection import AdapterSearchCV
 
@@ -43,10 +42,10 @@ def _compare(
     scores = {}
     for repeat in range(repeats):
         for kind in list(seconds)[:: 1 if repeat % 2 == 0 else -1]:
-            before = time.perf_counter()
             found = kind(adapter, grid, cv=folds, refit=False, n_jobs=n_jobs)
-            found.fit(data.X_train, data.y_train)
-            seconds[kind].append(time.perf_counter() - before)
+            seconds[kind].append(
+                seconds_of(lambda found=found: found.fit(data.X_train, data.y_train))
+            )
             scores[kind] = found.cv_results_["mean_test_score"]
     if np.abs(np.subtract(*scores.values())).max() > 0.003:
         raise ValueError(f"the searches give other scores: {scores}")
