@@ -90,10 +90,10 @@ bench-test: .venv/.bench  ## the benchmarks on small sizes, and whether tables a
 	$(PYTEST) tests/benchmarks
 
 reproduction: .venv/.installed  ## the papers' experiments, for days; when ended, the same command goes on
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false nice -n 19 $(BIN)/python -m benchmarks.reproduction --suite whole $(OPTIONS)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false nice -n 19 $(BIN)/python -m benchmarks.reproduction $(OPTIONS)
 
 reproduction-report: .venv/.installed  ## benchmarks/REPRODUCTION.md and its pictures, from the finished cells
-	$(BIN)/python -m benchmarks.reproduction --suite whole --report-only
+	$(BIN)/python -m benchmarks.reproduction --report-only
 	$(BIN)/python -m docs.reproduction_pictures
 
 licenses: .venv/.installed  ## LICENSES.md: the licences of all dependencies

@@ -7,15 +7,23 @@ import argparse
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks._markdown import replace_section
 from benchmarks._places import FOLDER
 from benchmarks._store import CellStore
-from benchmarks._versions import measured_with, versions, written
-from benchmarks.speed._harness import from_record, names, run_apart, table, to_record
+from benchmarks._versions import versions, written
+from benchmarks.speed._harness import (
+    Comparison,
+    Result,
+    from_record,
+    names,
+    run_apart,
+    table,
+    to_record,
+)
 
 RECORDS = FOLDER / "speed" / "results" / "bench.jsonl"
 Record = Mapping[str, Any]
@@ -44,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.write is not None:
                 records().add(measured[-1])
         print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
-    print(text(measured))
+    print(table(results(measured)))
     if options.write is not None:
         replace_section(options.write, "bench", text(records().entries()))
     if failed:
@@ -52,16 +60,23 @@ def main(arguments: list[str] | None = None) -> int:
     return bool(failed)
 
 
-def records() -> CellStore[str, Record]:
+def records() -> CellStore:
     """Open the committed records, one for each benchmark."""
-    return CellStore(RECORDS, lambda line: (line["benchmark"], line))
+    return CellStore(RECORDS, ("benchmark",))
 
 
-def text(measured: Iterable[Record]) -> str:
-    """Return the table of records as Markdown, and what they were measured with."""
+def text(measured: Sequence[Record]) -> str:
+    """Return the comparisons that have a target as Markdown, and what they were measured with."""
+    aimed = [one for one in results(measured) if isinstance(one, Comparison) and one.target]
+    met = f"{sum(one.is_met for one in aimed)} of {len(aimed)} targets are met."
+    settings = sorted({record["setting"] for record in measured})
+    return f"{table(aimed)}\n\n{met} Measured with {'; '.join(settings)}."
+
+
+def results(measured: Iterable[Record]) -> list[Result]:
+    """Return the results of records in the order of the benchmarks."""
     ordered = sorted(measured, key=lambda record: record["benchmark"])
-    results = [from_record(result) for record in ordered for result in record["results"]]
-    return f"{table(results)}\n\n{measured_with(record['setting'] for record in ordered)}"
+    return [from_record(result) for record in ordered for result in record["results"]]
 
 
 if __name__ == "__main__":

@@ -6,14 +6,10 @@ from pathlib import Path
 
 from benchmarks._places import ROOT
 
-COMMIT_FILE = "COMMIT"  # file at the root of an exported copy, which has no repository
-
 
 @cache
 def commit(root: Path = ROOT) -> str:
     """Return the commit, with the suffix "-dirty" if files were changed; else "unknown"."""
-    if (root / COMMIT_FILE).exists():
-        return (root / COMMIT_FILE).read_text("utf-8").strip()
     try:
         head = _git(root, "rev-parse", "HEAD")
         return f"{head}-dirty" if _git(root, "status", "--porcelain") else head

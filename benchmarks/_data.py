@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isoadapt import LinearHead
+from isoadapt.datasets import load_table
 
 Floats = NDArray[np.floating[Any]]
 
@@ -31,6 +32,17 @@ def shared_folder() -> Path:
     return Path(os.environ.get("ISOADAPT_SHARED", beside))
 
 
+def read_table(task: str, split: str) -> tuple[list[Any], NDArray[Any]]:
+    """Return the texts or pairs of a split in the folder of shared data, and their labels."""
+    texts, labels = load_table(shared_folder() / "data" / task / f"{split}.tsv")
+    return list(texts), np.asarray(labels)
+
+
+def distinct_texts(task: str, split: str) -> list[str]:
+    """Return the distinct texts of a split."""
+    return list(dict.fromkeys(read_table(task, split)[0]))
+
+
 def load_embeddings(task: str) -> Embeddings:
     """Read stored embeddings; without a test split, the test rows are those of the dev split."""
     with np.load(shared_folder() / "embeddings" / f"{task}.npz") as stored:
@@ -43,12 +55,6 @@ def load_embeddings(task: str) -> Embeddings:
             stored[f"y_{split}"],
             LinearHead(stored["W"], stored["b"], [0, 1] if len(stored["W"]) == 2 else None),
         )
-
-
-def embeddings_or_cone(task: str, n: int, d: int = 384) -> Embeddings:
-    """Read stored embeddings; where they are missing, generate `narrow_cone` of their size."""
-    stored = (shared_folder() / "embeddings" / f"{task}.npz").is_file()
-    return load_embeddings(task) if stored else narrow_cone(n, d, seed=0)
 
 
 def load_unseen(task: str) -> tuple[str, Floats, NDArray[Any]]:

@@ -24,4 +24,4 @@ def replace_section(path: Path, name: str, text: str) -> None:
         raise ValueError(f"{path.name} must hold {begin} and {end} once each, in this order")
     before, _, after = old.partition(begin)
     rest = after.partition(end)[2]
-    path.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{rest}", "utf-8")
+    path.write_text(f"{before}{begin}\n{text.strip()}\n{end}{rest}", "utf-8")

@@ -3,47 +3,38 @@
 import fcntl
 import json
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from benchmarks._commit import commit
 
 HELD = 2  # exit code where another run holds the cells
 
-Key = TypeVar("Key", bound=Hashable)
-Entry = TypeVar("Entry")
+Key = tuple[Any, ...]
+Line = Mapping[str, Any]
 
 
-class CellStore(Generic[Key, Entry]):
+class CellStore:
     """The newest cell of each key; a run that was interrupted goes on from it.
 
-    `parse` gives the key of a line and what is kept under it. With `fresh`, the cells of earlier
-    runs are not read. Reading leaves the file as it is, so that a report can be written while a run
-    adds cells; a last line that was cut off is not a cell.
+    `names` are the fields of a line that make its key. With `fresh`, the cells of earlier runs are
+    not read. Reading leaves the file as it is, so that a report can be written while a run adds
+    cells; a last line that was cut off is not a cell.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        parse: Callable[[Mapping[str, Any]], tuple[Key, Entry]],
-        fresh: bool = False,
-    ) -> None:
-        self.path, self._parse = path, parse
-        self._entries: dict[Key, Entry] = {} if fresh else dict(self._read())
+    def __init__(self, path: Path, names: Sequence[str], fresh: bool = False) -> None:
+        self.path, self._names = path, names
+        self.cells: dict[Key, Line] = {} if fresh else dict(self._read())
 
-    def get(self, key: Key) -> Entry | None:
-        """Return the cell, None if it has not run."""
-        return self._entries.get(key)
-
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[Line]:
         """Return all cells in the order of the file."""
-        return list(self._entries.values())
+        return list(self.cells.values())
 
-    def add(self, line: Mapping[str, Any]) -> None:
+    def add(self, line: Line) -> None:
         """Add a line and sync it, after cutting off what a killed run left of its last one."""
-        key, entry = self._parse(line)
+        key = self._key(line)
         text = json.dumps(line).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
@@ -51,12 +42,16 @@ class CellStore(Generic[Key, Entry]):
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        self._entries[key] = entry
+        self.cells[key] = line
 
-    def _read(self) -> Iterator[tuple[Key, Entry]]:
+    def _key(self, line: Line) -> Key:
+        return tuple(line[name] for name in self._names)
+
+    def _read(self) -> Iterator[tuple[Key, Line]]:
         for number, text in enumerate(_whole_lines(self.path).splitlines(), 1):
             try:
-                yield self._parse(json.loads(text))
+                line = json.loads(text)
+                yield self._key(line), line
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(
                     f"{self.path}, line {number} holds no cell ({error!r}): delete the line, or "

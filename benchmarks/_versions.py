@@ -1,7 +1,7 @@
 """The versions of packages and the hardware that figures depend on."""
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -25,11 +25,6 @@ def versions() -> dict[str, Any]:
 def written(found: Mapping[str, Any]) -> str:
     """Format the entries that are not None as text."""
     return ", ".join(f"{name} {value}" for name, value in found.items() if value is not None)
-
-
-def measured_with(settings: Iterable[str]) -> str:
-    """Name the versions and the hardware of records."""
-    return "\n\n".join(f"Measured with {setting}." for setting in sorted(set(settings)))
 
 
 def _version(package: str) -> str | None:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.reproduction import __main__ as reproduce, istar_sign, persistent_entropy
-from benchmarks.reproduction._cells import WHOLE, Record
+from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import TASKS, has_collapsed, metric_name, of, paired
 from benchmarks.reproduction._report import planned
 from benchmarks.reproduction._statistics import t_interval
@@ -78,12 +78,12 @@ def _signs(records: Records, every: Records) -> Values:
     kept = {record["key"]: record for record in every if "figures" in record}
     found: Values = {}
     for task in istar_sign.ASKED:
-        zeros = [istar_sign.zero_cell(task, seed, WHOLE).key for seed in istar_sign.ZERO_SEEDS]
+        zeros = [istar_sign.zero_cell(task, seed).key for seed in istar_sign.ZERO_SEEDS]
         panel: Values = {
             f"ζ = {zeta:g}": [
                 [lam, record["figures"]["metric"], has_collapsed(record)]
                 for lam in LAMBDAS
-                if (record := kept.get(istar_sign.try_cell(task, lam, zeta, WHOLE).key))
+                if (record := kept.get(istar_sign.try_cell(task, lam, zeta).key))
             ]
             for zeta in istar_sign.ZETAS
         }
@@ -219,7 +219,7 @@ DRAWN = {
 
 def main() -> None:
     """Write the pictures."""
-    _, every, records = planned(WHOLE, reproduce.RESULTS)
+    _, every, records = planned(reproduce.RECORDS)
     for number, panels in values(records, every).items():
         file = STATIC / f"reproduction-{number}.svg"
         described = json.dumps(panels, ensure_ascii=False)

@@ -12,12 +12,6 @@ def table(start: str) -> dict[str, dict[str, str]]:
     return {name: dict(zip(columns, values, strict=True)) for name, *values in found}
 
 
-def rows(start: str) -> list[dict[str, str]]:
-    """Give the rows of a table in which the first cell does not name the row."""
-    columns, *found = _lines(start)
-    return [dict(zip(columns, cells, strict=True)) for cells in found]
-
-
 def _lines(start: str) -> list[list[str]]:
     lines = RESULTS.read_text("utf-8").splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(f"| {start}"))

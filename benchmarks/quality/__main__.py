@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from benchmarks._markdown import replace_section
 from benchmarks._store import HELD, Busy, CellStore, locked
@@ -58,11 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(failed > 0)
 
 
-def records(table: ModuleType, fresh: bool = False) -> CellStore[tuple[Any, ...], dict[str, Any]]:
+def records(table: ModuleType, fresh: bool = False) -> CellStore:
     """Open the records of a table."""
-    return CellStore(
-        table.RECORDS, lambda line: (tuple(line[name] for name in table.KEY), dict(line)), fresh
-    )
+    return CellStore(table.RECORDS, table.KEY, fresh)
 
 
 def measure(table: ModuleType, only: Sequence[str], fresh: bool) -> int:
@@ -70,7 +67,7 @@ def measure(table: ModuleType, only: Sequence[str], fresh: bool) -> int:
     store, failed = records(table, fresh), 0
     for key, run in table.cells():
         name = " · ".join(map(str, key))
-        if store.get(key) is not None or not all(text.lower() in name.lower() for text in only):
+        if key in store.cells or not all(text.lower() in name.lower() for text in only):
             continue
         print(name, file=sys.stderr, flush=True)
         try:

@@ -122,8 +122,3 @@ def format_figure(value: float, column: str = "") -> str:
         return "–"
     decimals = {"two_nn": 1, "seconds": 2, "changed": 0}.get(column, 4 if abs(value) < 0.01 else 3)
     return f"{value:z.{decimals}f}"
-
-
-def yes(holds: bool | np.bool) -> str:
-    """Format whether a claim holds."""
-    return "yes" if holds else "**no**"

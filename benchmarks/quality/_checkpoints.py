@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks._data import Floats, shared_folder
+from benchmarks._data import Floats, read_table, shared_folder
 from benchmarks._places import ROOT
 from benchmarks.quality import _phenomena
 from benchmarks.quality._encoders import encoder_folder, molecules
 from isoadapt import TransformerEncoder
-from isoadapt.datasets import load_table
 
 FOLDER = ROOT / "build" / "dual_use"
 MANY, MOLECULES = "phenomenon-12", "bbb"
@@ -55,8 +54,8 @@ def training_rows(task: str) -> tuple[list[Any], list[Any]]:
         return texts, [classes.index(name) for name in names]
     if task == MOLECULES:
         return molecules()
-    texts, labels = load_table(shared_folder() / "data" / task / "train.tsv")
-    return list(texts), labels.tolist()
+    texts, labels = read_table(task, "train")
+    return texts, labels.tolist()
 
 
 def finetuning_rows(task: str) -> tuple[list[Any], list[Any]]:

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._data import shared_folder
+from benchmarks._data import read_table
 from benchmarks.quality._checkpoints import MANY, N_TRAINING, finetuning_rows, training_rows
 from benchmarks.quality._phenomena import unseen_texts
-from isoadapt.datasets import load_table
 
 MAX_OWN = 3000  # single texts that a map is fitted on; all of CoLA's, which are short
 MAX_PAIRS = 1500  # training pairs that a head is fitted on
@@ -46,12 +45,6 @@ class Similarity(NamedTuple):
     scores: NDArray[np.float64]
 
 
-def read(task: str, split: str) -> tuple[list[Any], NDArray[Any]]:
-    """Return the texts or pairs of a split and their labels."""
-    texts, labels = load_table(shared_folder() / "data" / task / f"{split}.tsv")
-    return list(texts), np.asarray(labels)
-
-
 def drawn(items: list[Any], most: int, seed: int = 0) -> list[Any]:
     """Return at most so many of the items, drawn with a fixed seed."""
     return [items[i] for i in np.random.default_rng(seed).permutation(len(items))[:most]]
@@ -75,7 +68,7 @@ def own_texts(task: str) -> OwnTexts:
         judged = np.unique(phenomena, return_inverse=True)[1]
         rows = drawn(list(range(len(inputs))), MAX_ROWS)
     else:
-        inputs, judged = read(task, "dev")
+        inputs, judged = read_table(task, "dev")
         rows = list(range(len(inputs)))[:MAX_ROWS]
     kept = [inputs[row] for row in rows]
     fit = drawn(singles(texts), len(texts) if task == "cola" else MAX_OWN)
@@ -93,7 +86,7 @@ def own_texts(task: str) -> OwnTexts:
 @cache
 def similarity(split: str) -> Similarity:
     """Return the pairs of STS-B; of the dev split, those that a layer is chosen on."""
-    pairs, scores = read("stsb", split)
+    pairs, scores = read_table("stsb", split)
     rows = list(range(len(pairs)))
     if split == "dev":
         rows = drawn(rows, LAYER_PAIRS)
@@ -104,7 +97,7 @@ def similarity(split: str) -> Similarity:
 @cache
 def more_texts() -> list[str]:
     """Return sentences of WikiText that no column is evaluated on."""
-    found = read("wikitext2", "sentences")[0]
+    found = read_table("wikitext2", "sentences")[0]
     kept = [text for text in drawn(found, len(found)) if text not in evaluated_texts()]
     return list(dict.fromkeys(kept))[:MAX_MORE]
 
@@ -121,7 +114,7 @@ def evaluated_texts() -> frozenset[str]:
 @cache
 def entailment_search() -> Retrieval:
     """Return hypotheses and premises of RTE's training split, which no map is fitted on."""
-    pairs, labels = read("rte", "train")
+    pairs, labels = read_table("rte", "train")
     documents = list(dict.fromkeys(premise for premise, _ in pairs))
     asked = [pair for pair, label in zip(pairs, labels, strict=True) if label == 0]
     return _search(documents, [(hypothesis, premise) for premise, hypothesis in asked])
@@ -130,7 +123,7 @@ def entailment_search() -> Retrieval:
 @cache
 def paraphrase_search() -> Retrieval:
     """Return the paraphrases of MRPC's test split: the first text asks for the second."""
-    pairs, labels = read("mrpc", "test")
+    pairs, labels = read_table("mrpc", "test")
     kept = [pair for pair, label in zip(pairs, labels, strict=True) if label == 1]
     return _search(list(dict.fromkeys(second for _, second in kept)), kept)
 
@@ -145,4 +138,4 @@ def _search(documents: list[str], asked: list[tuple[str, str]]) -> Retrieval:
 @cache
 def foreign_texts() -> list[str]:
     """Return sentences of WikiText."""
-    return drawn(read("wikitext2", "sentences")[0], MAX_OUTLIERS)
+    return drawn(read_table("wikitext2", "sentences")[0], MAX_OUTLIERS)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from benchmarks._data import Floats
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
-from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _texts as texts
 from benchmarks.quality._adapter_rows import format_figure
 from benchmarks.quality._checkpoints import (
@@ -139,6 +138,9 @@ def molecule_pairs() -> texts.Similarity:
 
 QUESTIONS = (("whitened", "raw"), ("readout", "raw"), ("readout", "whitened"))
 USUAL, CHOSEN = "no figure", "best on the others"
+SHOWN_FROZEN = ("raw", "whitened", "EV1", "effective rank / d")
+SHOWN = ("raw", "whitened", "readout", "EV1", "effective rank / d")
+RULED = (USUAL, CHOSEN, "rows per dimension", "rank of the head / d", "EV1", "effective rank / d")
 PROTOCOL = (
     f"Spearman correlation of cosines with the scores of {N_PAIRS} pairs of STS-B test, or, for "
     "rxnfp and rxnmapper, with the Tanimoto similarity of Morgan fingerprints of molecules of "
@@ -244,30 +246,26 @@ def check(records: Sequence[Record]) -> str:
 
 def text(records: Sequence[Record]) -> str:
     """Return the correlations, and how well each rule predicts them."""
-    kinds = ("raw", "whitened", "readout")
     known = {tuple(record[name] for name in KEY): record for record in records}
-    shown = [known[key] for key, _ in cells() if key in known and key[-1] == max(ROWS)]
-    names = list(shown[0]["figures"])
-    lines = [
-        [one["encoder"], one["checkpoint"], one["vectors"]]
-        + [_number((one | one["figures"]).get(name)) for name in (*kinds, *names)]
-        for one in shown
-    ]
+    lines = []
+    for case in CASES:
+        pair = (known.get((case.name, vectors, max(ROWS))) for vectors in (INPUT, FROZEN))
+        cells = [
+            _number(one and (one | one["figures"])[name])
+            for one, names in zip(pair, (SHOWN, SHOWN_FROZEN), strict=True)
+            for name in names
+        ]
+        lines.append([case.teacher, case.name, *cells])
+    header = ["encoder", "classifier", *SHOWN, *(f"{name}, probe" for name in SHOWN_FROZEN)]
     answers = {question: rules(records, question) for question in QUESTIONS}
     judgement = [
         [f"{' > '.join(question)}: {found['yes']} of {found['cases']}"]
-        + [
-            ", ".join(map(_number, found["rules"].get(name, ())))
-            for name in (USUAL, CHOSEN, *names)
-        ]
+        + [", ".join(map(_number, found["rules"][name])) for name in RULED]
         for question, found in answers.items()
     ]
-    tables = (
-        markdown_table(["encoder", "classifier", "vectors", *kinds, *names], lines),
-        markdown_table(["question", USUAL, CHOSEN, *names], judgement),
-    )
-    settings = measured_with(record["setting"] for record in records)
-    return "\n\n".join((tables[0], PROTOCOL, tables[1], RULES, check(records), settings))
+    tables = markdown_table(header, lines), markdown_table(["question", *RULED], judgement)
+    points = "\n".join(f"- {point}" for point in (PROTOCOL, RULES, check(records)))
+    return "\n\n".join((*tables, points))
 
 
 def _number(value: float | None) -> str:

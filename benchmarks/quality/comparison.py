@@ -1,16 +1,14 @@
 """What `compare_adapters` finds on stored embeddings, judged on rows the encoder has not seen."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks._data import load_embeddings, load_unseen
-from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
-from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _texts as texts
 from benchmarks.quality._checkpoints import CHECKPOINTS
 from isoadapt.model_selection import Similarity, compare_adapters
@@ -25,37 +23,13 @@ RUNS = (
     ("sst2_sentence", "fast"),
 )
 ENCODERS = {"cola": "cola-minilm", "mrpc": "mrpc-minilm"}
-TITLES = {"classify": "accuracy", "similarity": "STS-B", "neighbours": "same class"}
-KEPT = (
-    "use",
-    "adapter",
-    "kind",
-    "score",
-    "ci_low",
-    "ci_high",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "p_holm",
-    "control",
-    "control_difference",
-    "control_p_holm",
-    "isoscore_corrected",
-    "changed_predictions",
-    "n_predictions",
-    "fit_seconds",
-)
 PROTOCOL = (
     "Stored embeddings: adapters are fitted to the training rows, on which the encoder was "
     "fine-tuned, and judged on the rows of dev (for MRPC and SST-2 dev and test) that are no "
-    "copies of training rows. The head is that of the checkpoint. STS-B: the 1,379 test pairs, "
-    "each text embedded alone; some of MRPC's training sentences occur in them. “same class” is "
-    "the precision of the ten nearest judged rows.",
-    "Differences are those from no adapter with their 95 % intervals; p Holm is adjusted for all "
-    "adapters of the use. A bold score is credited: better than no adapter and than its hardest "
-    "control. changed: predictions that differ from those without an adapter.",
-    "Seconds are those of one process with one thread; CPU seconds leave out the waiting for other "
-    "programs.",
+    "copies of training rows. The head is that of the checkpoint. Similarity: the 1,379 test pairs "
+    "of STS-B, each text embedded alone; some of MRPC's training sentences occur in them. The "
+    "scores, intervals and p-values of each adapter are in the records. Seconds are those of one "
+    "process with one thread."
 )
 
 
@@ -72,7 +46,7 @@ def measure(task: str, adapters: str) -> dict[str, Any]:
     if task in ENCODERS:
         embed, test = CHECKPOINTS[ENCODERS[task]].vectors, texts.similarity("test")
         uses.append(Similarity(embed(test.first), embed(test.second), test.scores))
-    wall, cpu = time.perf_counter(), time.process_time()
+    begun = time.perf_counter()
     found = compare_adapters(
         stored.X_train,
         stored.y_train,
@@ -86,14 +60,11 @@ def measure(task: str, adapters: str) -> dict[str, Any]:
     )
     rows = found.to_dict()["rows"]
     return {
-        "rows": [{name: _rounded(row[name]) for name in KEPT} for row in rows],
+        "rows": [{name: _rounded(value) for name, value in row.items()} for row in rows],
         "verdict": {use: found.verdict(use) for use in found.uses},
-        "notes": found.notes,
         "n_train": len(stored.X_train),
         "n_judged": len(X_test),
-        "n_pairs": sum(len(use.scores) for use in uses),
-        "seconds": round(time.perf_counter() - wall, 1),
-        "cpu_seconds": round(time.process_time() - cpu, 1),
+        "seconds": round(time.perf_counter() - begun, 1),
     }
 
 
@@ -102,69 +73,16 @@ def _rounded(value: Any) -> Any:
 
 
 def text(records: Sequence[Record]) -> str:
-    """Return the seconds of all runs, the largest table, and the verdicts."""
-    runs = {(found["task"], found["adapters"]): found for found in records}
-    header = ["task", "adapters", "fitted to", "judged on", "pairs", "seconds", "CPU"]
-    parts = [markdown_table(header, [_seconds(runs[run]) for run in RUNS if run in runs])]
-    if ("cola", "all") in runs:
-        parts += ['Of cola, adapters="all":', task_table(runs["cola", "all"])]
-    sentences = [
-        f"{task}, {adapters}: {sentence}"
-        for task, adapters in RUNS
-        if (task, adapters) in runs
-        for sentence in runs[task, adapters]["verdict"].values()
-    ]
-    protocol = "\n".join(f"- {point}" for point in (*sentences, _changed(records), *PROTOCOL))
-    settings = measured_with(found["setting"] for found in records)
-    return "\n\n".join(part for part in (*parts, protocol, settings) if part)
-
-
-def _seconds(found: Record) -> list[str]:
-    return [
-        found["task"],
-        f"{found['adapters']} ({len(_rows(found, 'classify'))} rows)",
-        *(f"{found[name]:,}" for name in ("n_train", "n_judged", "n_pairs")),
-        *(f"{found[name]:,.0f}" for name in ("seconds", "cpu_seconds")),
-    ]
-
-
-def task_table(found: Record) -> str:
-    """Return the table of one comparison; a credited gain is bold."""
-    uses = [use for use in TITLES if use in found["verdict"]]
-    by_use = {use: {row["adapter"]: row for row in _rows(found, use)} for use in uses}
-    header = ["", *(part for use in uses for part in (TITLES[use], "difference", "p Holm"))]
-    lines = []
-    for name, row in by_use["classify"].items():
-        shown = [part for use in uses for part in _use_cells(by_use[use][name])]
-        changed = f"{row['changed_predictions']} of {row['n_predictions']:,}"
-        score = "" if row["isoscore_corrected"] is None else f"{row['isoscore_corrected']:.4f}"
-        lines.append([name, *shown, score, changed, f"{row['fit_seconds']:.1f}"])
-    return markdown_table([*header, "IsoScore, corrected", "changed", "fit s"], lines)
-
-
-def _rows(found: Record, use: str) -> list[dict[str, Any]]:
-    return [row for row in found["rows"] if row["use"] == use]
-
-
-def _use_cells(row: Mapping[str, Any]) -> list[str]:
-    score = f"{row['score']:.3f}"
-    if row["difference"] is None:
-        return [score, "", ""]
-    low, high = row["difference_low"], row["difference_high"]
-    p_value = "" if row["p_holm"] is None else f"{row['p_holm']:.3f}"
-    difference = f"{row['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
-    return [f"**{score}**" if is_credited(row) else score, difference, p_value]
-
-
-def is_credited(row: Mapping[str, Any]) -> bool:
-    """Whether the row of an adapter beats no adapter and, where it has one, its hardest control."""
-    names = [("difference", "p_holm")]
-    if row["control"] is not None:
-        names.append(("control_difference", "control_p_holm"))
-    return all(
-        row[p_value] is not None and row[p_value] <= 0.05 and row[difference] > 0
-        for difference, p_value in names
-    )
+    """Return the verdicts of all runs, and which share of the predictions adapters change."""
+    points = []
+    for found in records:
+        n_rows = sum(row["use"] == "classify" for row in found["rows"])
+        points.append(
+            f"- {found['task']}, {found['adapters']} ({n_rows} rows fitted to "
+            f"{found['n_train']:,}, judged on {found['n_judged']:,}, {found['seconds']:.0f} s): "
+            f"{' '.join(found['verdict'].values())}"
+        )
+    return "\n".join([*points, f"- {_changed(records)}", f"- {PROTOCOL}"])
 
 
 def _changed(records: Sequence[Record]) -> str:
@@ -172,8 +90,8 @@ def _changed(records: Sequence[Record]) -> str:
     shares = [
         row["changed_predictions"] / row["n_predictions"]
         for found in records
-        for row in _rows(found, "classify")
-        if row["kind"] == "adapter" and row["changed_predictions"]
+        for row in found["rows"]
+        if (row["use"], row["kind"]) == ("classify", "adapter") and row["changed_predictions"]
     ]
     low, middle, high = np.quantile(shares, [0.1, 0.5, 0.9])
     return (

@@ -17,7 +17,6 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks._data import Floats
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
-from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _figures as figures, _texts as texts
 from benchmarks.quality._checkpoints import (
     CHECKPOINTS,
@@ -273,80 +272,85 @@ def _figures(
 
 # --- the section ---------------------------------------------------------------------------------
 
-SHOWN = (RAW, BEST_LAYER, *DRAWN, TEACHER)  # rows of all classifiers; of the first one, all rows
-SHOWN_OF = dict.fromkeys((MORE, MORE_OF_MANY), (OWN, *TAUGHT))
+SHOWN = (RAW, BEST_LAYER, OWN, UNTAUGHT, LAST, READOUT, TEACHER)  # of all classifiers
+TOGETHER = (STSB, SEARCH, OUTLIERS, CLASSES)  # the figures of each cell of the second table
 PROTOCOL = (
     "Vectors are inputs of the head, if nothing else is said, of single texts cut at 256 tokens; "
-    "neighbours are exact, by cosine. ± is the standard error of 200 bootstrap samples of the "
-    "rows, pairs or queries of the column; the maps are not fitted again. In brackets: the range "
-    f"of {DRAWS} fits, the one shown and two to {SHARE:.0%} of the texts, drawn at random. “own "
-    "task”: Matthews correlation on CoLA dev, else "
-    f"accuracy on MRPC dev, SST-2 dev, or {texts.MAX_ROWS:,} generated sentences of other words.",
-    'TeacherReadout is fitted to the columns of pooling="readout" with ridge="auto", that of the '
-    "last layer to its mean, its [CLS] and the head's input. The teacher is all-MiniLM-L6-v2, from "
-    "which the classifiers were fine-tuned, and for cola-l3 paraphrase-l3. The other teacher of "
-    f"cola-minilm is no ancestor. {INDEX}: the hypotheses of RTE search premises that the teacher "
-    f"has embedded. “with WikiText”: fitted to {texts.MAX_MORE:,} of its sentences too, which are "
-    "of the corpus of the outliers. cola-minilm, mrpc-minilm and cola-l3 are trained fully. "
-    "sst2-minilm is all-MiniLM-L6-v2 after "
-    f"{EPOCHS} epochs on {N_TRAINING['sst2_sentence']} training sentences of SST-2, and "
-    f"phenomenon-12-minilm after {EPOCHS} epochs on {N_TRAINING[MANY]} generated sentences of "
-    "twelve classes; both are far from what all training rows would give.",
-    "Maps are fitted without labels on single training texts of the task: all of CoLA's, "
-    f"{texts.MAX_OWN:,} of the other tasks. Texts that a column is evaluated on are left out, with "
-    "the same spelling. The encoders were fine-tuned on all rows: 16 of CoLA's dev sentences are "
-    "also training sentences, and some of MRPC's training sentences are in STS-B. Maps that are "
-    "not shown of a classifier "
-    "are in the records. Logistic heads are standardised logistic regressions on the rows that the "
-    f"checkpoint was fine-tuned on: all of CoLA's, {texts.MAX_PAIRS:,} of MRPC's pairs, whose "
-    f"vectors are of joined pairs. The {BEST_LAYER} has the highest correlation of mean-pooled "
-    f"vectors on {texts.LAYER_PAIRS} pairs of STS-B dev; layer 0 is the input of the first.",
+    "neighbours are exact, by cosine. Maps are fitted without labels on single training texts of "
+    f"the task: all of CoLA's, {texts.MAX_OWN:,} of the other tasks. Texts that a column is "
+    "evaluated on are left out, with the same spelling. The encoders were fine-tuned on all rows: "
+    "16 of CoLA's dev sentences are also training sentences, and some of MRPC's training sentences "
+    f"are in STS-B. sst2-minilm is all-MiniLM-L6-v2 after {EPOCHS} epochs on "
+    f"{N_TRAINING['sst2_sentence']} training sentences of SST-2, phenomenon-12-minilm on "
+    f"{N_TRAINING[MANY]} generated sentences of twelve classes. The teacher is all-MiniLM-L6-v2, "
+    "from which the classifiers were fine-tuned, and for cola-l3 paraphrase-l3, which is no "
+    "ancestor of cola-minilm. “with WikiText”: fitted to "
+    f"{texts.MAX_MORE:,} of its sentences too, which are of the corpus of the outliers.",
+    "own task: Matthews correlation on CoLA dev. "
     f"{STSB}: Spearman correlation of cosines with the scores of the 1,379 test pairs. "
     f"{SIGN_BITS} and {MEDIAN_BITS}: the same of codes of one bit a dimension (48 bytes), split at "
-    f"0 or at the median of the task's texts. {SEARCH}: the 1,249 entailed "
-    "hypotheses of RTE's training split search its 2,379 distinct premises. "
-    f"{PARAPHRASE}: the first sentences of the 1,147 paraphrases of MRPC's test split search the "
-    f"1,135 distinct second ones. {CLASSES}: share of the ten nearest of the other evaluated rows "
-    "that have the same label. "
-    f"{OUTLIERS}: {texts.MAX_OUTLIERS} sentences of WikiText among the texts of the evaluated "
-    "rows, by the mean distance to the ten nearest of the task's texts. "
-    f"{HUBNESS}: skewness of the 10-occurrence among the premises; smaller is better. "
-    "changed: predictions on the evaluated rows that differ from the checkpoint's. logits: largest "
-    "difference from the checkpoint's logits, from a pass for them alone, relative to the largest, "
-    "for float32 vectors.",
+    f"0 or at the median of the task's texts. {SEARCH}: the 1,249 entailed hypotheses of RTE's "
+    f"training split search its 2,379 distinct premises; {INDEX}: premises that the teacher has "
+    f"embedded. {PARAPHRASE}: the first sentences of the 1,147 paraphrases of MRPC's test split "
+    f"search the 1,135 distinct second ones. {CLASSES}: share of the ten nearest of the other "
+    f"evaluated rows that have the same label. {OUTLIERS}: {texts.MAX_OUTLIERS} sentences of "
+    "WikiText among the texts of the evaluated rows, by the mean distance to the ten nearest of "
+    f"the task's texts. {HUBNESS}: skewness of the 10-occurrence among the premises; smaller is "
+    "better. changed: predictions on the evaluated rows that differ from the checkpoint's. "
+    "Logistic heads are standardised logistic regressions on the rows that the checkpoint was "
+    f"fine-tuned on. The {BEST_LAYER} has the highest correlation of mean-pooled vectors on "
+    f"{texts.LAYER_PAIRS} pairs of STS-B dev; layer 0 is the input of the first.",
 )
 
 
 def text(records: Sequence[Record]) -> str:
-    """Return the table and how it was measured."""
-    header = ["checkpoint", "vectors", *COLUMNS, "changed", "logits"]
+    """Return the table of the first classifier, that of all others, and how they were measured."""
     found: dict[tuple[str, str], list[Record]] = {}
-    for key, _ in cells():
-        cell = [record for record in records if tuple(record[name] for name in KEY) == key]
-        found.setdefault(key[:2], []).extend(cell)
-    measured = {key: draws for key, draws in found.items() if draws}
-    shown = [
-        key for key in measured if key[0] == COLA.name or key[1] in SHOWN_OF.get(key[0], SHOWN)
-    ]
-    lines = [[key[0], *_line(key[1], measured[key])] for key in shown]
-    points = "\n".join(f"- {point}" for point in PROTOCOL)
-    settings = measured_with(cell["setting"] for cell in records)
-    parts = (markdown_table(header, lines), points, settings)
-    return "\n\n".join(part for part in parts if part)
+    for record in sorted(records, key=lambda one: one["draw"]):
+        found.setdefault((record["checkpoint"], record["vectors"]), []).append(record)
+    own = {row: found[COLA.name, row][0] for row in ROWS}
+    own |= {f"{READOUT}, {case.split(', ')[1]}": found[case, READOUT][0] for case in (MORE, OTHER)}
+    others = [case for case in CASES if case not in (COLA.name, MORE, OTHER)]
+    tables = (
+        markdown_table([COLA.name, *COLUMNS, "changed"], [_line(*item) for item in own.items()]),
+        markdown_table(
+            [f"other classifiers: {' · '.join(TOGETHER)}", *SHOWN],
+            [[case, *(_together(found.get((case, row))) for row in SHOWN)] for case in others],
+        ),
+    )
+    points = "\n".join(f"- {point}" for point in (_certainty(found), *PROTOCOL))
+    return "\n\n".join((*tables, points))
 
 
-def _line(row: str, draws: Sequence[Record]) -> list[str]:
-    """Return the cells of a row: figures of the first draw, and the range of all."""
-    name = f"{row} ({draws[0]['note']})" if draws[0]["note"] else row
-    shown = [_cell([draw["figures"].get(column) for draw in draws]) for column in COLUMNS]
-    changed = f"{max(draw['changed'] for draw in draws)} of {draws[0]['n_rows']:,}"
-    errors = [draw["logit_error"] for draw in draws if draw["logit_error"] is not None]
-    return [name, *shown, changed, f"{max(errors):.0e}" if errors else ""]
+def _line(row: str, record: Record) -> list[str]:
+    name = f"{row} ({record['note']})" if record["note"] else row
+    return [name, *_values(record, COLUMNS), f"{record['changed']} of {record['n_rows']:,}"]
 
 
-def _cell(pairs: Sequence[Sequence[float] | None]) -> str:
-    values = [pair[0] for pair in pairs if pair is not None]
-    if pairs[0] is None:
+def _together(draws: Sequence[Record] | None) -> str:
+    if draws is None:
         return ""
-    low, high = f"{min(values):.3f}", f"{max(values):.3f}"
-    return "{:.3f} ± {:.3f}".format(*pairs[0]) + (f" [{low}, {high}]" if low != high else "")
+    note = draws[0]["note"]
+    return " · ".join(_values(draws[0], TOGETHER)) + (f" ({note})" if note else "")
+
+
+def _values(record: Record, columns: Sequence[str]) -> list[str]:
+    pairs = (record["figures"].get(column) for column in columns)
+    return ["" if pair is None else f"{pair[0]:.3f}" for pair in pairs]
+
+
+def _certainty(found: Mapping[tuple[str, str], Sequence[Record]]) -> str:
+    """Say how large the standard errors, the effect of the texts and the errors of logits are."""
+    errors, spreads, logits = [], [], []
+    for (_, row), draws in found.items():
+        logits += [draw["logit_error"] for draw in draws if draw["logit_error"] is not None]
+        for column in set(draws[0]["figures"]) - {HUBNESS}:
+            errors.append(draws[0]["figures"][column][1])
+            if row in (OWN, READOUT):
+                spreads.append(np.ptp([draw["figures"][column][0] for draw in draws]))
+    return (
+        f"Standard errors, by 200 bootstrap samples of the rows, pairs or queries, are at most "
+        f"{max(errors):.3f}, except those of the hubness. In {DRAWS - 1} fits to {SHARE:.0%} of "
+        f"the texts, {OWN} and {READOUT} differ by at most {max(spreads):.3f}. Logits of heads "
+        f"from the checkpoint differ by at most {max(logits):.0e} of the largest."
+    )

@@ -16,7 +16,6 @@ from sklearn.model_selection import ParameterGrid, StratifiedKFold, cross_valida
 from benchmarks._data import Floats, load_embeddings, load_unseen
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
-from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
 from isoadapt.metrics import isoscore
@@ -138,57 +137,52 @@ def text(records: Sequence[Record]) -> str:
     kinds: dict[str, dict[str, list[Record]]] = {"search": {}, "nested": {}, "exact": {}}
     for record in records:
         kinds[record["kind"]].setdefault(record["task"], []).append(record)
-    parts = [INTRODUCTION]
+    alone = []
     for task, searches in kinds["search"].items():
         accuracy, n = searches[0]["head_alone"], searches[0]["n"]
         error = np.sqrt(accuracy * (1 - accuracy) / n)
-        parts.append(
+        alone.append(
             f"{task}: the head alone has accuracy {accuracy:.3f}, with a standard error of "
             f"{error:.3f}; {len(searches)} searches."
         )
-    parts.append(_candidates(kinds["search"]))
-    for task, searches in kinds["search"].items():
-        parts.append(_choices(task, searches, kinds["nested"].get(task, [])))
-    parts.append(_exact(kinds["exact"]))
-    return "\n\n".join([*parts, measured_with(one["setting"] for one in records)])
+    tables = (_fits(kinds["search"], kinds["exact"]), _choices(kinds["search"], kinds["nested"]))
+    return "\n\n".join([" ".join([INTRODUCTION, *alone]), *tables])
 
 
-def _candidates(tasks: Mapping[str, Sequence[Record]]) -> str:
-    """A row for each candidate: means over the searches of each task."""
+Tasks = Mapping[str, Sequence[Record]]
+
+
+def _fits(searched: Tasks, exact: Tasks) -> str:
+    """A row for each candidate and each alpha: means over the searches of each task."""
     rows = [[f"lam={each['lam']:g}, zeta={each['zeta']:g}"] for each in CANDIDATES]
-    for searches in tasks.values():
+    rows += [[f"exact, alpha={alpha}"] for alpha in ALPHAS]
+    for task, searches in searched.items():
         accuracy, score = (
             np.array([search[f"mean_test_{metric}"] for search in searches]) for metric in SCORING
         )
-        for k, row in enumerate(rows):
+        for k, row in enumerate(rows[: len(CANDIDATES)]):
             spread = accuracy[:, k].std(ddof=1)
             row += [f"{accuracy[:, k].mean():.4f} ± {spread:.4f}", f"{score[:, k].mean():.3f}"]
-    header = [f"{task}, {figure}" for task in tasks for figure in ("accuracy", "IsoScore")]
-    return markdown_table(["candidates", *header], rows)
+        for alpha, row in zip(map(str, ALPHAS), rows[len(CANDIDATES) :], strict=True):
+            mean, score, _ = np.mean([cell["exact"][alpha] for cell in exact[task]], axis=0)
+            row += [f"{mean:.4f}", f"{score:.3f}"]
+    header = [f"{task}, {figure}" for task in searched for figure in ("accuracy", "IsoScore")]
+    return markdown_table(["fits", *header], rows)
 
 
-def _choices(task: str, searches: Sequence[Record], outer: Sequence[Record]) -> str:
+def _choices(searched: Tasks, nested: Tasks) -> str:
     """A row for each rule: what it chooses in each search, and what its choice is worth."""
     rows = []
     for rule, choose in RULES.items():
-        chosen = [CANDIDATES[choose(_arrays(search))] for search in searches]
-        counts = Counter(f"{each['lam']:g}/{each['zeta']:g}" for each in chosen)
-        choices = ", ".join(f"{key} × {count}" for key, count in counts.most_common())
-        folds = [fold for cell in outer for fold in cell["outer"][rule]]
-        judged = [f"{mean:.3f}" for mean in np.mean(folds, axis=0)] if folds else ["", "", ""]
-        rows.append([rule, choices, *judged])
-    header = ("chosen lam/zeta", "inner accuracy", "outer accuracy", "outer IsoScore")
-    return markdown_table((f"rules, {task}", *header), rows)
-
-
-def _exact(tasks: Mapping[str, Sequence[Record]]) -> str:
-    """A row for each alpha: means over the seeds of each task."""
-    rows = [[f"alpha={alpha}"] for alpha in ALPHAS]
-    for fits in tasks.values():
-        for alpha, row in zip(ALPHAS, rows, strict=True):
-            accuracy, score, seconds = np.mean([cell["exact"][str(alpha)] for cell in fits], axis=0)
-            row += [f"{accuracy:.4f}", f"{score:.3f}", f"{seconds:.2f}"]
-    header = [
-        f"{task}, {figure}" for task in tasks for figure in ("accuracy", "IsoScore", "fit, s")
+        choices = []
+        for searches in searched.values():
+            chosen = [CANDIDATES[choose(_arrays(search))] for search in searches]
+            counts = Counter(f"{each['lam']:g}/{each['zeta']:g}" for each in chosen)
+            choices.append(", ".join(f"{key} × {count}" for key, count in counts.most_common()))
+        folds = [fold for cell in nested["cola"] for fold in cell["outer"][rule]]
+        rows.append([rule, *choices, *(f"{mean:.3f}" for mean in np.mean(folds, axis=0))])
+    header = [f"{task}, chosen lam/zeta" for task in searched]
+    header += [
+        f"cola, {figure}" for figure in ("inner accuracy", "outer accuracy", "outer IsoScore")
     ]
-    return markdown_table(["exact", *header], rows)
+    return markdown_table(["rules", *header], rows)

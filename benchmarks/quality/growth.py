@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
 from benchmarks._store import CellStore
-from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record
 from benchmarks.speed._harness import apart, duration, measured
 from isoadapt import LinearHead, LogitPreservingWhitening, TeacherReadout
@@ -44,13 +43,8 @@ def block(number: int, d: int) -> NDArray[np.float32]:
 def cells() -> Cells:
     """Yield the cells that the smaller ones let expect to end within the limit."""
     for n, d, step in product(SIZES, WIDTHS, STEPS):
-        found = {_key(each): each for each in CellStore(RECORDS, lambda x: (_key(x), x)).entries()}
-        if _foreseen(found, step, n, d) <= LIMIT:
+        if _foreseen(CellStore(RECORDS, KEY).cells, step, n, d) <= LIMIT:
             yield (step, n, d), partial(apart, cell, step, n, d)
-
-
-def _key(record: Record) -> tuple[Any, ...]:
-    return tuple(record[name] for name in KEY)
 
 
 def cell(step: str, n: int, d: int) -> dict[str, float]:
@@ -83,12 +77,11 @@ def _foreseen(found: Found, step: str, n: int, d: int) -> float:
 
 
 def text(records: Sequence[Record]) -> str:
-    """Return the table as Markdown: a row for each step and width, a column for each size."""
-    found = {_key(each): each for each in records}
-    header = ["step", "d", *(f"n = {n:,}" for n in SIZES), "exponents"]
-    rows = [[STEPS[step], str(d), *_row(found, step, d)] for step in STEPS for d in WIDTHS]
-    settings = measured_with(each["setting"] for each in records)
-    return f"{markdown_table(header, rows)}\n\n{settings}"
+    """Return a row for each step at the smaller width, with a column for each size."""
+    found = {tuple(each[name] for name in KEY): each for each in records}
+    header = ["step", *(f"n = {n:,}" for n in SIZES), "exponents"]
+    rows = [[STEPS[step], *_row(found, step, min(WIDTHS))] for step in STEPS]
+    return markdown_table(header, rows)
 
 
 def _row(found: Found, step: str, d: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -14,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks._data import Floats
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
-from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record
 from isoadapt import AllButTheTop, ClusterIsotropy, IsoBN, Whitening
 from isoadapt.model_selection import Similarity, compare_adapters
@@ -261,49 +261,36 @@ PROTOCOL = (
     "precision of neighbours of the same class is 0.5 among test rows and "
     f"{noise_precision(FOLDS):.3f} in stratified folds. In a cross-validation of noise, a head "
     "predicts the label that is more frequent in the sample more often than the other, and its "
-    "accuracy lies above 0.5 on average, so that fewer intervals of the score hold 0.5.",
-    f"Each setting has up to {REPETITIONS} repetitions with the seeds 0, 1, …. ± is 1.96 standard "
-    "errors.",
+    "accuracy lies above 0.5 on average, so that fewer intervals of the score hold 0.5. Each "
+    f"setting has {REPETITIONS} repetitions with the seeds 0, 1, …. ± is 1.96 standard errors.",
 )
 
 
 def text(records: Sequence[Record]) -> str:
-    """Return the tables of noise, of planted effects and of the coverage of intervals."""
-    noise, planted, coverage = [], [], []
-    for protocol in PROTOCOLS:
-        for share in DISCORDANCES:
-            blocks = [
-                one for one in records if (one["protocol"], one["discordance"]) == (protocol, share)
-            ]
-            own = [trial for block in blocks for trial in block["trials"]]
-            if not own:
-                continue
-            if share is None:
-                for use in own[0]["p"]:
-                    errors = family_errors(own, use)
-                    p = binomtest(*errors, LEVEL, alternative="greater").pvalue
-                    noise.append(f"{protocol}, {use}: {errors}, p = {p:.3f}")
-            else:
-                counts = [str(found_effects(own, family)) for family in (1, FAMILY)]
-                planted.append([protocol, f"{share:.0%}", *counts])
-            drawn = "noise" if share is None else f"planted, {share:.0%}"
-            coverage.append([protocol, drawn, *_coverages(own, protocol, share)])
-    intervals = [
-        f"{use}, {kind}"
-        for use in ("accuracy", "similarity", "same class")
-        for kind in ("score", "difference")
-    ]
-    parts = [
-        markdown_table(
-            ["protocol", "discordant rows", "found, family of 1", f"found, family of {FAMILY}"],
-            planted,
-        ),
-        markdown_table(["coverage, protocol", "rows", *intervals], coverage),
-        f"- Noise, any adapter differs: {'; '.join(noise)}.\n"
-        + "\n".join(f"- {point}" for point in PROTOCOL),
-        measured_with(one["setting"] for one in records),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    """Return the table of planted effects and coverage of intervals, and the errors for noise."""
+    noise, rows = [], []
+    for protocol, share in product(PROTOCOLS, DISCORDANCES):
+        own = [
+            trial
+            for block in records
+            if (block["protocol"], block["discordance"]) == (protocol, share)
+            for trial in block["trials"]
+        ]
+        if share is None:
+            for use in own[0]["p"]:
+                errors = family_errors(own, use)
+                p = binomtest(*errors, LEVEL, alternative="greater").pvalue
+                noise.append(f"{protocol}, {use}: {errors}, p = {p:.3f}")
+            counts, drawn = ["", ""], "noise"
+        else:
+            counts = [str(found_effects(own, family)) for family in (1, FAMILY)]
+            drawn = f"planted, {share:.0%} discordant"
+        rows.append([protocol, drawn, *counts, *_coverages(own, protocol, share)])
+    header = ["protocol", "rows", "found, family of 1", f"found, family of {FAMILY}"]
+    uses, kinds = ("accuracy", "similarity", "same class"), ("score", "difference")
+    header += [f"coverage of {use}, {kind}" for use, kind in product(uses, kinds)]
+    points = (f"Noise, any adapter differs: {'; '.join(noise)}.", *PROTOCOL)
+    return f"{markdown_table(header, rows)}\n\n" + "\n".join(f"- {point}" for point in points)
 
 
 def _coverages(trials: Sequence[Record], protocol: str, share: float | None) -> list[str]:

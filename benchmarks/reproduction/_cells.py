@@ -1,4 +1,4 @@
-"""The parts of a reproduction: cells to run, suites that say how much is run, and records."""
+"""The parts of a reproduction: cells to run, and their records."""
 
 import hashlib
 import json
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from benchmarks._commit import commit
 from benchmarks._store import CellStore
 from benchmarks._versions import versions
-from benchmarks.reproduction._recipe import Recipe
 
 JSON = str | int | float | bool | None | Sequence["JSON"] | Mapping[str, "JSON"]
 Record = Mapping[str, Any]
@@ -50,13 +49,7 @@ class Cell:
 
     def fields(self) -> dict[str, Any]:
         """Return the record of the cell before it has run."""
-        return {
-            "key": self.key,
-            "kind": self.kind,
-            "name": self.name,
-            "task": self.task,
-            "seed": self.seed,
-        }
+        return fields_of(self, self.key)
 
 
 class Slot(NamedTuple):
@@ -73,45 +66,16 @@ class Slot(NamedTuple):
     seed: int
     make: Callable[[Sequence[Record]], Cell | None]
 
-    def fields(self) -> dict[str, Any]:
-        """Return the record of a slot whose cell is not yet known."""
-        return {
-            "key": None,
-            "kind": self.kind,
-            "name": self.name,
-            "task": self.task,
-            "seed": self.seed,
-        }
+
+def fields_of(planned: Cell | Slot, key: str | None = None) -> dict[str, Any]:
+    """Return the record of a cell before it has run; `key` is None if it is not yet known."""
+    names = ("kind", "name", "task", "seed")
+    return {"key": key} | {name: getattr(planned, name) for name in names}
 
 
 def known_slot(block: int, cell: Cell) -> Slot:
     """Return the slot of a cell that depends on no choice."""
     return Slot(block, cell.kind, cell.name, cell.task, cell.seed, lambda records: cell)
-
-
-class Suite(NamedTuple):
-    """How much is run: at most `max_rows` training rows of each task, or all for None.
-
-    Without a `recipe`, the recipe of each task is chosen on its training rows. `model` replaces
-    MiniLM by another encoder, and `from_hub` loads the tasks from GLUE on the Hub.
-    """
-
-    name: str
-    max_rows: int | None = None
-    recipe: Recipe | None = None
-    model: str | None = None
-    from_hub: bool = False
-    cache: Path | None = None  # None: next to the results of the benchmarks
-
-    @property
-    def is_published(self) -> bool:
-        """Whether published dev figures exist for the bases of this suite."""
-        return self.model is None and not self.from_hub
-
-
-WHOLE = Suite("whole")
-QUICK = Suite("quick", max_rows=1_000, recipe=Recipe(epochs=1, lr=1e-4))
-SUITES = {suite.name: suite for suite in (QUICK, WHOLE)}
 
 
 def digest(settings: Mapping[str, JSON]) -> str:
@@ -150,9 +114,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def record_store(path: Path) -> CellStore[str, Record]:
+def record_store(path: Path) -> CellStore:
     """Open a file of records."""
-    return CellStore(path, lambda record: (record["key"], record))
+    return CellStore(path, ("key",))
 
 
 def read_records(path: Path) -> list[Record]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-from benchmarks.reproduction._cells import CHOICE, Cell, Record, Suite
+from benchmarks.reproduction._cells import CHOICE, Cell, Record
 from benchmarks.reproduction._figures import (
     SEEDS_NEEDED,
     by_seed,
@@ -103,45 +103,48 @@ def candidate_name(recipe: Recipe) -> str:
     return f"lr={recipe.lr:g}, {recipe.epochs} epochs"
 
 
-def candidate_cell(task: str, recipe: Recipe, suite: Suite, seed: int = 0) -> Cell:
+def candidate_cell(task: str, recipe: Recipe, seed: int = 0) -> Cell:
     """Return the cell that evaluates a candidate; recipes are chosen by seed 0."""
-    settings = {**run_settings(suite, recipe), "held_out": HELD_OUT, "figures": FIGURES}
-    run = partial(held_out_figures, Job(task, seed, recipe, suite))
+    settings = {**run_settings(recipe), "held_out": HELD_OUT, "figures": FIGURES}
+    run = partial(held_out_figures, Job(task, seed, recipe))
     return Cell(CHOICE, candidate_name(recipe), task, seed, settings, run)
 
 
-def recipe_of(records: Sequence[Record], task: str, suite: Suite) -> Recipe | None:
+def recipe_of(records: Sequence[Record], task: str) -> Recipe | None:
     """Return the recipe that a task is run with; None until it has been chosen."""
-    if suite.recipe is not None:
-        return suite.recipe
-    recipe = chosen(records, task, suite)
-    if recipe is None or not suite.is_published:
+    recipe = chosen(records, task)
+    if recipe is None:
         return recipe
-    failed = first_bases(records, task, recipe, suite).passed is False
+    failed = first_bases(records, task, recipe).passed is False
     return PUBLISHED[task].recipe if failed else recipe
 
 
-def first_bases(records: Sequence[Record], task: str, recipe: Recipe, suite: Suite) -> Learned:
+def first_bases(records: Sequence[Record], task: str, recipe: Recipe) -> Learned:
     """Test whether the first bases under a recipe have learned their task."""
-    keys = {Job(task, seed, recipe, suite).cell().key for seed in range(SEEDS_NEEDED)}
+    keys = {Job(task, seed, recipe).cell().key for seed in range(SEEDS_NEEDED)}
     return learned([record for record in records if record["key"] in keys], task)
 
 
-def chosen(records: Sequence[Record], task: str, suite: Suite) -> Recipe | None:
+def chosen(records: Sequence[Record], task: str) -> Recipe | None:
     """Return the candidate with the best metric, the first of equals; None until all have run."""
-    finished = {record["key"]: record["figures"] for record in records if "figures" in record}
     recipes = candidates(task)
-    keys = [candidate_cell(task, recipe, suite).key for recipe in recipes]
-    if not all(key in finished for key in keys):
+    best = best_of(records, [candidate_cell(task, recipe) for recipe in recipes])
+    return None if best is None else recipes[best]
+
+
+def best_of(records: Sequence[Record], cells: Sequence[Cell]) -> int | None:
+    """Return the number of the cell with the best metric; None until all have run."""
+    figures = {record["key"]: record["figures"] for record in records if "figures" in record}
+    if not all(cell.key in figures for cell in cells):
         return None
-    return recipes[int(np.argmax([finished[key]["metric"] for key in keys]))]
+    return int(np.argmax([figures[cell.key]["metric"] for cell in cells]))
 
 
 def held_out_figures(job: Job) -> dict[str, Any]:
     """Train on four fifths of the training rows and evaluate on the rest."""
     from benchmarks.reproduction._fitting import fine_tune
 
-    data = load_task(job.task, job.suite)
+    data = load_task(job.task)
     texts, labels = data.train_texts, data.train_labels
     kept, held_out = train_test_split(
         np.arange(len(labels)), test_size=HELD_OUT, stratify=labels, random_state=0
@@ -149,7 +152,4 @@ def held_out_figures(job: Job) -> dict[str, Any]:
     fitted = fine_tune(job, [texts[i] for i in kept], labels[kept], SPARSE)
     rest = [texts[i] for i in held_out]
     _, logits = embed(fitted.network, fitted.tokenizer, rest, MAX_LENGTH)
-    return {
-        **task_figures(job.task, labels[held_out], logits.numpy()),
-        "training_seconds": fitted.training_seconds,
-    }
+    return task_figures(job.task, labels[held_out], logits.numpy())

@@ -1,24 +1,20 @@
-"""One fine-tuning run with `IsotropyTrainer`, with its log and times."""
+"""One fine-tuning run with `IsotropyTrainer`, with its log."""
 
-import math
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
     PrinterCallback,
-    TrainerCallback,
 )
 
-from benchmarks.reproduction._measuring import anisotropies, tokenized
+from benchmarks.reproduction._measuring import tokenized
 from benchmarks.reproduction._training import (
     MAX_LENGTH,
     Job,
@@ -33,16 +29,11 @@ from isoadapt.finetune._training import training_arguments
 
 
 class Fitted(NamedTuple):
-    """A fine-tuned model, its log and its times.
-
-    The seconds are per epoch: of its steps as in `seconds_used`, and of Σ_S as wall-clock time.
-    """
+    """A fine-tuned model and its log."""
 
     network: Any
     tokenizer: Any
     history: list[dict[str, Any]]
-    training_seconds: float
-    shrinkage_seconds: float
 
 
 class PaddedWatch(Watch):
@@ -52,8 +43,8 @@ class PaddedWatch(Watch):
         return None
 
 
-class LoggedTrainer(IsotropyTrainer):
-    """IsotropyTrainer that also logs the second and third anisotropy."""
+class PaddedTrainer(IsotropyTrainer):
+    """IsotropyTrainer that may count the vectors of padding too."""
 
     with_padding = False  # whether the penalty and Σ_S count the vectors of padding
 
@@ -62,45 +53,18 @@ class LoggedTrainer(IsotropyTrainer):
         model = self.accelerator.unwrap_model(self.model)
         return kind(model, self.isotropy_objective.place)
 
-    def figures(self, points: Tensor) -> dict[str, float]:
-        found = super().figures(points)
-        more = anisotropies(points) if found else {}
-        return found | {name: value for name, value in more.items() if math.isfinite(value)}
-
-
-class Clock(TrainerCallback):
-    """Sums the time of the training steps, without other parts of training."""
-
-    def __init__(self) -> None:
-        self.seconds = self._begun = 0.0
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self._begun = seconds_used()
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.seconds += seconds_used() - self._begun
-
-
-def seconds_used() -> float:
-    """Return the processor time, which other programs do not affect; with a GPU, the wall time."""
-    if not torch.cuda.is_available():
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
 
 def fine_tune(job: Job, texts: Any, labels: NDArray[Any], logging_steps: int) -> Fitted:
     """Fine-tune; for one seed, all penalties have the same order of rows and the same new head."""
     condition, recipe = job.condition, job.recipe
-    network, tokenizer = _load(job.suite.model or minilm_folder(), labels, job.seed)
+    network, tokenizer = _load(minilm_folder(), labels, job.seed)
     columns = tokenized(tokenizer, texts, MAX_LENGTH)
     rows = [
         {**{name: values[i] for name, values in columns.items()}, "labels": label}
         for i, label in enumerate(labels.tolist())
     ]
-    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
-        trainer = LoggedTrainer(
+        trainer = PaddedTrainer(
             model=network,
             args=training_arguments(
                 resolve_device("auto"),
@@ -115,7 +79,6 @@ def fine_tune(job: Job, texts: Any, labels: NDArray[Any], logging_steps: int) ->
             train_dataset=rows,
             data_collator=DataCollatorWithPadding(tokenizer),
             processing_class=tokenizer,
-            callbacks=[clock],
             penalty=make_penalty(condition),
             lam=condition.lam,
             where=condition.where,
@@ -123,10 +86,7 @@ def fine_tune(job: Job, texts: Any, labels: NDArray[Any], logging_steps: int) ->
         trainer.with_padding = condition.padding
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    history = trainer.state.log_history
-    shrinkage = sum(entry.get("shrinkage_seconds", 0.0) for entry in history)
-    epochs = recipe.epochs
-    return Fitted(network, tokenizer, history, clock.seconds / epochs, shrinkage / epochs)
+    return Fitted(network, tokenizer, trainer.state.log_history)
 
 
 def _load(model: str | Path, labels: NDArray[Any], seed: int) -> tuple[Any, Any]:

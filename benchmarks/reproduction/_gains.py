@@ -13,7 +13,7 @@ from benchmarks.quality._adapter_rows import (
     NO_PENALTY_RAW,
     REFIT,
 )
-from benchmarks.reproduction._cells import PENALTY, POST_HOC, Record, Slot, Suite
+from benchmarks.reproduction._cells import PENALTY, POST_HOC, Record, Slot
 from benchmarks.reproduction._figures import TASKS, metric_name, of
 from benchmarks.reproduction._statistics import needed
 from benchmarks.reproduction._training import BASE
@@ -64,7 +64,7 @@ class Comparison(NamedTuple):
 Gains = dict[Comparison, Line]
 
 
-def gains(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> Gains:
+def gains(slots: Sequence[Slot], records: Sequence[Record]) -> Gains:
     """Judge all planned comparisons, with p-values adjusted together."""
     found = [
         Comparison(slot.name, BASE.name if slot.kind == PENALTY else CONTROLS[slot.name], slot.task)
@@ -76,7 +76,7 @@ def gains(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> Gai
     for method, control, task in unique:
         rises = moves(of(control, task), of(method, task), "metric", 1)
         claims.append(Claim("", method, "", rises, task, about_metric=True))
-    return dict(zip(unique, judge_claims(claims, records, suite), strict=True))
+    return dict(zip(unique, judge_claims(claims, records), strict=True))
 
 
 def gains_text(found: Gains) -> str:

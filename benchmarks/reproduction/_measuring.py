@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import log_softmax
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, matthews_corrcoef
 from torch import Tensor
-from torch.nn import functional as F
 
 from benchmarks.reproduction._figures import task_score
 from benchmarks.reproduction._statistics import pack
@@ -19,22 +17,12 @@ from isoadapt.encoders._texts import as_texts
 from isoadapt.finetune._objective import HEAD_INPUT, Watch
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import anisotropy, spectrum
-from isoadapt.metrics import isoscore_star, isotropy_report, two_nn
+from isoadapt.metrics import isoscore_star, isotropy_report
 
 BATCH_SIZE = 64
 ZETA = 0.2  # ζ of every reported IsoScore*, as in paper 002
 PRIOR_VECTORS = 250_000  # number of tokens of all layers for Σ_S, as in paper 002
-OF_POINTS = (
-    "isoscore",
-    "isoscore_corrected",
-    "ev1",
-    "ev2",
-    "ev3",
-    "mean_cosine",
-    "two_nn",
-    "partition_isotropy",
-    "partition_dispersion",
-)
+OF_POINTS = ("isoscore", "ev1", "partition_isotropy", "partition_dispersion")
 
 Array = NDArray[Any]
 
@@ -43,20 +31,14 @@ class Reading(NamedTuple):
     """Results of one pass over n texts in evaluation mode, without the input of the first layer.
 
     `embeddings` (n, d) is the input of the head and `outputs` (n, n_classes) the logits. `layers`
-    has the Moments of the tokens of each layer, `first_tokens` (n_layers, n, d) the state of the
-    first token of each text, and `directions` (n_layers, d) the sum of the tokens' unit vectors.
+    has the Moments of the tokens of each layer, and `first_tokens` (n, d) the state of the first
+    token of each text in the last layer.
     """
 
     embeddings: Tensor
     outputs: Tensor
     layers: list[Moments]
     first_tokens: Tensor
-    directions: Tensor
-
-    def mean_cosines(self) -> list[float]:
-        """Return the mean cosine of all pairs of different tokens, for each layer."""
-        n = self.layers[0].count
-        return ((self.directions.square().sum(1) - n) / (n * (n - 1))).tolist()
 
     def all_layers(self) -> Moments:
         """Return the moments of the tokens of all layers together."""
@@ -72,21 +54,18 @@ def read(network: Any, tokenizer: Any, texts: Any, max_length: int) -> Reading:
     columns = tokenized(tokenizer, texts, max_length)
     layers = [Moments() for _ in range(network.config.num_hidden_layers)]
     parts: list[tuple[Tensor, ...]] = []
-    directions: Tensor | float = 0.0
     order = _by_length(columns)
     for batch in _batches(network, tokenizer, columns, order):
         watches = [Watch(network, (k,)) for k in range(1, len(layers) + 1)]
         with Watch(network, HEAD_INPUT) as head:
             outputs = network(**batch, **watches[0].options)
-        tokens = [watch.points(outputs, batch).values.cpu() for watch in watches]
-        for layer, states in zip(layers, tokens, strict=True):
-            layer.update(states)
-        directions += torch.stack([F.normalize(states.double(), dim=1).sum(0) for states in tokens])
-        firsts = torch.stack([states[:, 0] for states in outputs.hidden_states[1:]], 1)
+        for layer, watch in zip(layers, watches, strict=True):
+            layer.update(watch.points(outputs, batch).values.cpu())
+        firsts = outputs.hidden_states[-1][:, 0]
         embeddings = head.points(outputs, batch).values
         parts.append((embeddings.cpu(), outputs.logits.cpu(), firsts.cpu()))
     embeddings, logits, firsts = _in_order(parts, order)
-    return Reading(embeddings, logits, layers, firsts.transpose(0, 1), torch.as_tensor(directions))
+    return Reading(embeddings, logits, layers, firsts)
 
 
 @torch.inference_mode()
@@ -143,23 +122,19 @@ def _in_order(parts: Sequence[tuple[Tensor, ...]], order: NDArray[np.intp]) -> l
 def task_figures(task: str, labels: Array, outputs: Array) -> dict[str, Any]:
     """Evaluate logits; `metric` is that of the task, `dev` the packed predictions."""
     predicted = outputs.argmax(1)
-    log_p = log_softmax(outputs.astype(np.float64), axis=1)
     found = {
         "accuracy": float(accuracy_score(labels, predicted)),
-        "f1": float(f1_score(labels, predicted)),
         "matthews": float(matthews_corrcoef(labels, predicted)),
-        "cross_entropy": float(-log_p[np.arange(len(labels)), labels].mean()),
-        "classes_predicted": float(len(np.unique(predicted))),
     }
     return {"metric": found[task_score(task)], **found, "dev": pack(labels, predicted)}
 
 
 def anisotropies(points: Tensor) -> dict[str, float]:
-    """Return the first three anisotropies of points, raw and centred."""
+    """Return the first two anisotropies of points, raw and centred."""
     found = {}
     for ending, center in (("", False), ("_centered", True)):
         variances = spectrum(points.float(), center)
-        for k in (1, 2, 3):
+        for k in (1, 2):
             found[f"anisotropy{k}{ending}"] = float(anisotropy(variances, k))
     return found
 
@@ -177,21 +152,10 @@ def embedding_figures(points: Tensor) -> dict[str, float]:
 
 def token_figures(dev: Reading, prior: Reading | None) -> dict[str, Any]:
     """Return the geometry of the dev tokens; IsoScore* only if Σ_S of training tokens is given."""
-    last = dev.layers[-1]
-    mean = last.mean
-    firsts = anisotropies(dev.first_tokens[-1])
-    dimensions = [_two_nn(states) for states in dev.first_tokens]
-    cosines = dev.mean_cosines()
+    firsts = anisotropies(dev.first_tokens)
     return {
         **(_isoscore_star_figures(dev, prior) if prior else {}),
-        "layers_two_nn": dimensions,
-        "last_two_nn": dimensions[-1],
-        "layers_mean_cosine": cosines,
-        "last_mean_cosine": cosines[-1],
-        "last_mean_norm": float(mean.norm()),
-        "last_largest_mean": float(mean.abs().max()),
-        "last_largest_mean_at": int(mean.abs().argmax()),
-        "last_variance": float(last.covariance().trace()),
+        "last_mean_norm": float(dev.layers[-1].mean.norm()),
         "first_token_anisotropy1": firsts["anisotropy1"],
         "first_token_anisotropy1_centered": firsts["anisotropy1_centered"],
     }
@@ -217,10 +181,10 @@ def log_figures(history: Sequence[dict[str, Any]]) -> dict[str, float]:
     late = [entry for entry in logs if entry["step"] > 0.7 * logs[-1]["step"]]
     known = sorted({name for entry in logs for name in entry})
     found = {f"batch_{name}": _mean(late, name) for name in known if name.startswith("anisotropy")}
-    for name in ("anisotropy1_centered", "penalty"):
-        if name in known:
-            found[f"batch_{name}_start"] = _mean(logs[:tenth], name)
-            found[f"batch_{name}_end"] = _mean(logs[-tenth:], name)
+    name = "anisotropy1_centered"
+    if name in known:
+        found[f"batch_{name}_start"] = _mean(logs[:tenth], name)
+        found[f"batch_{name}_end"] = _mean(logs[-tenth:], name)
     return found
 
 
@@ -228,13 +192,6 @@ def _shrunk(points: Moments, prior: Moments) -> float | None:
     try:
         return isoscore_star(points, prior_cov=prior.covariance().numpy(), zeta=ZETA)
     except ValueError:  # undefined for collapsed points
-        return None
-
-
-def _two_nn(points: Tensor) -> float | None:
-    try:
-        return two_nn(points.numpy())
-    except ValueError:  # also undefined for collapsed points
         return None
 
 

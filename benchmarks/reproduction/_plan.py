@@ -1,4 +1,4 @@
-"""The cells of the suites in the order they run; PLAN.md describes them in words."""
+"""The cells in the order they run; PLAN.md describes them in words."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,7 +22,7 @@ from benchmarks.reproduction._cells import (
     Cell,
     Record,
     Slot,
-    Suite,
+    fields_of,
     known_slot,
 )
 from benchmarks.reproduction._choice import candidate_cell, candidates, recipe_of
@@ -40,15 +40,13 @@ POST_HOC_ROWS = (*isotropy_layer.rows(), isotropy_calibration.FLOW)
 POINT_SEEDS = 5
 
 
-def plan(suite: Suite) -> list[Slot]:
-    """Return all slots of a suite in the order they run."""
-    if suite.recipe is not None:
-        return [*_points(1), *_runs(1, "cola", 1, FIVE, suite)]
+def plan() -> list[Slot]:
+    """Return all slots in the order they run."""
     return [
         *_points(POINT_SEEDS),
-        *(slot for task in ("cola", "mrpc") for slot in _task(1, task, 5, FIVE, suite)),
-        *_task(2, "rte", 3, (), suite),
-        *istar_sign.slots(3, suite),
+        *(slot for task in ("cola", "mrpc") for slot in _task(1, task, 5, FIVE)),
+        *_task(2, "rte", 3, ()),
+        *istar_sign.slots(3),
     ]
 
 
@@ -60,28 +58,24 @@ def _points(n_seeds: int) -> Iterator[Slot]:
             yield known_slot(0, _output_embeddings.cell(condition, seed))
 
 
-def _task(
-    block: int, task: str, n_seeds: int, penalties: Sequence[Condition], suite: Suite
-) -> Iterator[Slot]:
+def _task(block: int, task: str, n_seeds: int, penalties: Sequence[Condition]) -> Iterator[Slot]:
     """Yield the runs that choose the recipe of a task, and the runs with that recipe."""
     for recipe in candidates(task):
-        yield known_slot(block, candidate_cell(task, recipe, suite))
-    yield from _runs(block, task, n_seeds, penalties, suite)
+        yield known_slot(block, candidate_cell(task, recipe))
+    yield from _runs(block, task, n_seeds, penalties)
 
 
-def _runs(
-    block: int, task: str, n_seeds: int, penalties: Sequence[Condition], suite: Suite
-) -> Iterator[Slot]:
+def _runs(block: int, task: str, n_seeds: int, penalties: Sequence[Condition]) -> Iterator[Slot]:
     """Yield the bases of a task, which may replace its recipe, their adapters and the penalties."""
 
     def slot(
         kind: str, name: str, seed: int, row: Row | None = None, condition: Condition = BASE
     ) -> Slot:
         def make(records: Sequence[Record]) -> Cell | None:
-            recipe = recipe_of(records, task, suite)
+            recipe = recipe_of(records, task)
             if recipe is None:
                 return None
-            job = Job(task, seed, recipe, suite, condition)
+            job = Job(task, seed, recipe, condition)
             return post_hoc_cell(row, job) if row else job.cell()
 
         return Slot(block, kind, name, task, seed, make)
@@ -126,7 +120,7 @@ def planned_records(slots: Sequence[Slot], records: Sequence[Record]) -> list[Re
     kept = {record["key"]: record for record in records}
     cells = [slot.make(records) for slot in slots]
     return [
-        kept.get(cell.key, cell.fields()) if cell else slot.fields()
+        kept.get(cell.key, cell.fields()) if cell else fields_of(slot)
         for slot, cell in zip(slots, cells, strict=True)
     ]
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from benchmarks._markdown import markdown_table
 from benchmarks.reproduction import istar_sign
-from benchmarks.reproduction._cells import CHOICE, POST_HOC, Record, Slot, Suite, read_records
+from benchmarks.reproduction._cells import CHOICE, POST_HOC, Record, Slot, read_records
 from benchmarks.reproduction._choice import (
     PUBLISHED,
     candidate_name,
@@ -51,8 +51,9 @@ NOT_RUN = {
     "004": "PLAN.md lists what is not tested, with the reasons.",
 }
 INTRODUCTION = """\
-What the papers are known for, and what the same methods do here. The encoder is {encoder},
-fine-tuned on {rows}, once for every seed. The papers fine-tune BERT and others of 768 dimensions or
+What the papers are known for, and what the same methods do here. The encoder is
+all-MiniLM-L6-v2 (6 layers, 384 dimensions; the one of the `demo` extra), fine-tuned on whole
+training sets, once for every seed. The papers fine-tune BERT and others of 768 dimensions or
 more, so that no row has the paper's setting. Where a row differs by more than the encoder, the
 paper's value stands in brackets. Paper 004 gives F1 for MRPC, where this page has the accuracy.
 Papers 000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation. The rows were
@@ -103,7 +104,6 @@ REPLACED = """\
 The bases of these {n} runs have not learned their task under its first recipe. They carry no
 verdicts, and are in no other table. Mean ± standard deviation of the metric, but for adapters:
 {values}."""
-MINILM = "all-MiniLM-L6-v2 (6 layers, 384 dimensions; the one of the `demo` extra)"
 HEADER = (
     "claim",
     "the paper's",
@@ -128,50 +128,39 @@ class Paper(Protocol):
 Papers = Mapping[str, Sequence[Paper]]
 
 
-def suite_file(folder: Path, suite: Suite) -> Path:
-    """Return the file with the finished cells of a suite."""
-    return folder / f"{suite.name}.jsonl"
-
-
-def planned(suite: Suite, folder: Path) -> tuple[list[Slot], list[Record], list[Record]]:
-    """Return the slots of a suite, all records of its file, and for each slot that of its cell."""
-    slots, every = plan(suite), read_records(suite_file(folder, suite))
+def planned(path: Path) -> tuple[list[Slot], list[Record], list[Record]]:
+    """Return the slots, all records of a file, and for each slot that of its cell."""
+    slots, every = plan(), read_records(path)
     return slots, every, planned_records(slots, every)
 
 
-def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
-    """Return the whole report on the cells of the suite that are finished."""
-    slots, every, records = planned(suite, folder)
+def reproduction_text(papers: Papers, path: Path) -> str:
+    """Return the whole report on the finished cells of a file."""
+    slots, every, records = planned(path)
     judged = {
-        number: judge_claims([line for each in modules for line in each.claims()], records, suite)
+        number: judge_claims([line for each in modules for line in each.claims()], records)
         for number, modules in papers.items()
     }
     labelled = [(NAMES[number], lines) for number, lines in judged.items()]
-    parts = [_introduction(suite), headlines_table(labelled, records)]
+    parts = [
+        f"# Reproduction\n\n{fill(INTRODUCTION, 100, break_on_hyphens=False)}",
+        headlines_table(labelled, records),
+    ]
     parts += [fill(_counts(judged, records, len(every)), 100), "## Does anything gain?"]
-    parts.append(gains_text(gains(slots, records, suite)))
-    of_the_plan = suite.is_published and suite.recipe is None
+    parts.append(gains_text(gains(slots, records)))
     for number, lines in judged.items():
         parts.append(f"## {TITLES[number]}")
-        if of_the_plan and number != "002":
+        if number != "002":
             parts.append(PICTURE.format(TITLES[number][:3]))
         if number == SIGN:
-            parts += [TRIES, istar_sign.tries_table(every, suite)]
+            parts += [TRIES, istar_sign.tries_table(every)]
         rows = [_verdict_row(line) for line in lines]
         parts += [markdown_table(HEADER, rows, words=True), *filter(None, [NOT_RUN[number]])]
     parts += ["## How the verdicts are given", RULES.format(power(1.0, 3), power(1.0, 5))]
     replaced = replaced_records(slots, every)
-    parts += _base_parts(every, records, suite)
+    parts += _base_parts(every, records)
     parts += [*_replaced(replaced), *_failures([*records, *replaced]), *_settings(records)]
     return "\n\n".join(parts) + "\n"
-
-
-def _introduction(suite: Suite) -> str:
-    rows = "whole training sets"
-    if suite.max_rows is not None:
-        rows = f"at most {suite.max_rows:,} training rows (a smoke run, which judges nothing)"
-    text = INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
-    return f"# Reproduction\n\n{fill(text, 100, break_on_hyphens=False)}"
 
 
 def _counts(judged: Mapping[str, Sequence[Line]], records: Sequence[Record], n_lines: int) -> str:
@@ -202,29 +191,25 @@ def _verdict_row(line: Line) -> list[str]:
     ]
 
 
-def _base_parts(every: Sequence[Record], records: Sequence[Record], suite: Suite) -> list[str]:
+def _base_parts(every: Sequence[Record], records: Sequence[Record]) -> list[str]:
     """Return the table of the recipes; `every` also has the records of recipes replaced."""
-    if suite.recipe is not None:
-        return []
     tasks = list(dict.fromkeys(item["task"] for item in every if item["kind"] == CHOICE))
-    rows = [_base_row(every, records, task, suite) for task in tasks]
+    rows = [_base_row(every, records, task) for task in tasks]
     names = [candidate_name(recipe) for recipe in candidates("cola")]
     table = markdown_table(("task", *names, "chosen", "have the bases learned?"), rows, words=True)
     return ["## Bases", BASES, table]
 
 
-def _base_row(
-    every: Sequence[Record], records: Sequence[Record], task: str, suite: Suite
-) -> tuple[str, ...]:
-    first, recipe = chosen(every, task, suite), recipe_of(every, task, suite)
+def _base_row(every: Sequence[Record], records: Sequence[Record], task: str) -> tuple[str, ...]:
+    first, recipe = chosen(every, task), recipe_of(every, task)
     names = list(dict.fromkeys(candidate_name(item) for item in (first, recipe) if item))
     tried = (_tried(every, task, candidate_name(item)) for item in candidates(task))
-    if task not in PUBLISHED or not suite.is_published:
+    if task not in PUBLISHED:
         return (TASKS[task], *tried, ", then ".join(names), "")
     passed, text = learned(records, task)
     why = f"{'waiting' if passed is None else 'yes' if passed else '**no**'}: {text}"
     if first and first != recipe:
-        why = f"{names[0]}: {first_bases(every, task, first, suite).text}; {names[1]}: {why}"
+        why = f"{names[0]}: {first_bases(every, task, first).text}; {names[1]}: {why}"
     return (TASKS[task], *tried, ", then ".join(names), why)
 
 

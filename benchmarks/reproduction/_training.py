@@ -1,6 +1,6 @@
 """Fine-tuning runs of the reproduction, and the saved embeddings of runs without a penalty.
 
-The embeddings are saved in the cache folder of the suite, in one file per run. If the file is
+The embeddings are saved in `CACHE`, in one file per run. If the file is
 missing, the first adapter that needs it repeats the run.
 """
 
@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.model_selection import train_test_split
 
 from benchmarks._commit import commit
-from benchmarks._data import Embeddings, shared_folder
+from benchmarks._data import Embeddings, read_table
 from benchmarks._places import RESULTS
-from benchmarks.reproduction._cells import BASE_RUN, JSON, PENALTY, Cell, Suite, digest, plain
+from benchmarks.reproduction._cells import BASE_RUN, JSON, PENALTY, Cell, digest, plain
 from benchmarks.reproduction._measuring import (
     Reading,
     embed,
@@ -33,7 +32,6 @@ from benchmarks.reproduction._recipe import Recipe
 from isoadapt import IStarAdapter, LinearHead
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.datasets import load_hub, load_table
 from isoadapt.encoders._backbone import find_last_linear
 from isoadapt.finetune._penalties import PENALTIES
 
@@ -86,13 +84,12 @@ class Job:
     task: str
     seed: int
     recipe: Recipe
-    suite: Suite
     condition: Condition = BASE
 
     def settings(self) -> dict[str, JSON]:
         """All settings that affect the result, except task and seed."""
         return {
-            **run_settings(self.suite, self.recipe),
+            **run_settings(self.recipe),
             **penalty_settings(self.condition),
             "figures": FIGURES,
         }
@@ -100,8 +97,7 @@ class Job:
     @property
     def file(self) -> Path:
         """The file with the embeddings of a run without a penalty."""
-        name = f"{self.task}-{self.seed}-{digest(self.settings())}.npz"
-        return (self.suite.cache or CACHE) / name
+        return CACHE / f"{self.task}-{self.seed}-{digest(self.settings())}.npz"
 
     def cell(self) -> Cell:
         """Return the cell of the run."""
@@ -122,17 +118,9 @@ class Task(NamedTuple):
     dev_labels: NDArray[Any]
 
 
-def run_settings(suite: Suite, recipe: Recipe) -> dict[str, JSON]:
-    """Return the settings that every fine-tuning run of a suite depends on."""
-    elsewhere: dict[str, JSON] = {"model": suite.model} if suite.model else {}
-    if suite.from_hub:
-        elsewhere["data"] = "hub"
-    return {
-        **elsewhere,
-        "rows": suite.max_rows,
-        "max_length": MAX_LENGTH,
-        "recipe": recipe.recorded(),
-    }
+def run_settings(recipe: Recipe) -> dict[str, JSON]:
+    """Return the settings that every fine-tuning run depends on; `rows` None is all rows."""
+    return {"rows": None, "max_length": MAX_LENGTH, "recipe": recipe.recorded()}
 
 
 def penalty_settings(condition: Condition) -> dict[str, JSON]:
@@ -167,24 +155,9 @@ def adapter_settings(estimator: BaseEstimator) -> dict[str, JSON]:
     return {"adapter": type(estimator).__name__, "parameters": parameters}
 
 
-def load_task(name: str, suite: Suite) -> Task:
-    """Read a task with at most `max_rows` training rows, drawn once and stratified by class."""
-    if suite.from_hub:
-        texts, labels = load_hub(f"glue/{name}")
-        dev_texts, dev_labels = load_hub(f"glue/{name}", split="validation")
-    else:
-        folder = shared_folder() / "data" / name
-        texts, labels = load_table(folder / "train.tsv")
-        dev_texts, dev_labels = load_table(folder / "dev.tsv")
-    if labels is None or dev_labels is None:
-        raise ValueError(f"{name} has no labels: a task needs them in training and dev rows")
-    rows = suite.max_rows
-    if rows is not None and rows < len(texts):
-        kept, _ = train_test_split(
-            np.arange(len(texts)), train_size=rows, stratify=labels, random_state=0
-        )
-        texts, labels = [texts[i] for i in sorted(kept)], labels[sorted(kept)]
-    return Task(texts, labels, dev_texts, dev_labels)
+def load_task(name: str) -> Task:
+    """Read the training rows and the dev set of a task."""
+    return Task(*read_table(name, "train"), *read_table(name, "dev"))
 
 
 def base_embeddings(job: Job) -> Embeddings:
@@ -219,7 +192,7 @@ def make_penalty(condition: Condition) -> Any:
 def _run(job: Job) -> dict[str, Any]:
     from benchmarks.reproduction._fitting import fine_tune
 
-    task, condition = load_task(job.task, job.suite), job.condition
+    task, condition = load_task(job.task), job.condition
     logging_steps = 1 if condition.where == "head_input" else SPARSE
     fitted = fine_tune(job, task.train_texts, task.train_labels, logging_steps)
     dev = read(fitted.network, fitted.tokenizer, task.dev_texts, MAX_LENGTH)
@@ -232,8 +205,6 @@ def _run(job: Job) -> dict[str, Any]:
             **embedding_figures(dev.embeddings),
             **token_figures(dev, prior),
             **log_figures(fitted.history),
-            "training_seconds": fitted.training_seconds,
-            "shrinkage_seconds": fitted.shrinkage_seconds,
         }
     )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.reproduction._cells import JSON, Record, Suite
+from benchmarks.reproduction._cells import JSON, Record
 from benchmarks.reproduction._choice import PUBLISHED, learned
 from benchmarks.reproduction._figures import (
     SEEDS_NEEDED,
@@ -99,9 +99,9 @@ class Line(NamedTuple):
         return f"**{outcome}**" if outcome in (HOLDS, FAILS, COLLAPSED) else outcome
 
 
-def judge_claims(claims: Sequence[Claim], records: Sequence[Record], suite: Suite) -> list[Line]:
+def judge_claims(claims: Sequence[Claim], records: Sequence[Record]) -> list[Line]:
     """Judge the claims of a paper, and adjust their p-values of each side together."""
-    judged = [_judge(claim, records, suite) for claim in claims]
+    judged = [_judge(claim, records) for claim in claims]
     both = (_adjusted([item.p for item in judged]), _adjusted([item.p_against for item in judged]))
     return [Line(*line) for line in zip(claims, judged, *both, strict=True)]
 
@@ -114,7 +114,7 @@ def _adjusted(values: Sequence[float | None]) -> list[float | None]:
     ]
 
 
-def _judge(claim: Claim, records: Sequence[Record], suite: Suite) -> Judged:
+def _judge(claim: Claim, records: Sequence[Record]) -> Judged:
     """Judge a claim if its base has learned; the message of an error becomes the reason."""
     try:
         judged = claim.judge(records)
@@ -124,7 +124,7 @@ def _judge(claim: Claim, records: Sequence[Record], suite: Suite) -> Judged:
         traceback.print_exc()
         reason = f"could not be judged: {type(error).__name__}: {error}"
         return Judged("–", NOT_JUDGED, reason=reason)
-    if claim.task not in PUBLISHED or not suite.is_published or judged.outcome == WAITING:
+    if claim.task not in PUBLISHED or judged.outcome == WAITING:
         return judged
     base = learned(records, claim.task)
     if base.passed:

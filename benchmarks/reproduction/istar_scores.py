@@ -33,9 +33,9 @@ LONG, NEAR = 0.1, 0.02  # relative errors: a clear underestimate, and close to t
 BySize = dict[int, dict[str, float]]  # scores by sample size and name
 
 
-def variances(d: int = D) -> NDArray[np.float32]:
+def variances() -> NDArray[np.float32]:
     """Return the variances of the points: some large ones, and 1 for the others."""
-    values = np.ones(d, np.float32)
+    values = np.ones(D, np.float32)
     values[: len(LARGE)] = LARGE
     return values
 
@@ -58,7 +58,7 @@ def cell(seed: int) -> Cell:
     return Cell(POINTS, NAME, TASK, seed, settings, partial(scores, seed))
 
 
-def scores(seed: int, sizes: Sequence[int] = SIZES, shrinkage: int = SHRINKAGE) -> dict[str, JSON]:
+def scores(seed: int) -> dict[str, JSON]:
     """Return lists of scores over sample sizes, for every ζ and for the corrected score.
 
     Smaller samples are the first points of larger ones. The shrinkage covariance is computed from
@@ -66,11 +66,11 @@ def scores(seed: int, sizes: Sequence[int] = SIZES, shrinkage: int = SHRINKAGE) 
     """
     rng = np.random.default_rng(seed)
     prior = Moments()
-    for points in _points(rng, shrinkage):
+    for points in _points(rng, SHRINKAGE):
         prior.update(points)
     found: dict[str, list[float]] = {name: [] for name in (*map(_zeta, ZETAS), CORRECTED)}
     sample = Moments()
-    for before, size in pairwise((0, *sizes)):
+    for before, size in pairwise((0, *SIZES)):
         for points in _points(rng, size - before):
             sample.update(points)
         cov = sample.covariance()
@@ -78,7 +78,7 @@ def scores(seed: int, sizes: Sequence[int] = SIZES, shrinkage: int = SHRINKAGE) 
             mixed = (1 - zeta) * cov + zeta * prior.covariance()
             found[_zeta(zeta)].append(isoscore_from_covariance(mixed).item())
         found[CORRECTED].append(isoscore(sample, bias_corrected=True))
-    return {"n": list(sizes), **found}
+    return {"n": list(SIZES), **found}
 
 
 def _points(rng: np.random.Generator, n: int) -> Iterator[NDArray[np.float32]]:

@@ -9,11 +9,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
-import numpy as np
-
 from benchmarks._markdown import markdown_table
-from benchmarks.reproduction._cells import FRESH, TRY, Cell, Record, Slot, Suite, known_slot
-from benchmarks.reproduction._choice import HELD_OUT, candidate_cell, held_out_figures
+from benchmarks.reproduction._cells import FRESH, TRY, Cell, Record, Slot, known_slot
+from benchmarks.reproduction._choice import HELD_OUT, best_of, candidate_cell, held_out_figures
 from benchmarks.reproduction._figures import TASKS, has_collapsed, mean_sd, metric_name, of
 from benchmarks.reproduction._recipe import Recipe
 from benchmarks.reproduction._training import ARGUMENTS_AS_RELEASED, Condition, Job
@@ -39,48 +37,43 @@ def tries(sign: int) -> list[tuple[float, float]]:
     return [(sign * size, zeta) for size, zeta in product(SIZES, ZETAS)]
 
 
-def try_cell(task: str, lam: float, zeta: float, suite: Suite) -> Cell:
+def try_cell(task: str, lam: float, zeta: float) -> Cell:
     """Return the cell that evaluates λ and ζ on the rows held out of the training rows."""
     condition = istar(f"try lam={lam:g} zeta={zeta:g}", lam, zeta)
-    job = Job(task, TRY_SEED, RECIPE, suite, condition)
+    job = Job(task, TRY_SEED, RECIPE, condition)
     settings = {**job.settings(), "held_out": HELD_OUT}
     run = partial(held_out_figures, job)
     return Cell(TRY, condition.name, task, TRY_SEED, settings, run)
 
 
-def zero_cell(task: str, seed: int, suite: Suite) -> Cell:
+def zero_cell(task: str, seed: int) -> Cell:
     """Return the cell of a try without a penalty."""
-    return candidate_cell(task, RECIPE, suite, seed)
+    return candidate_cell(task, RECIPE, seed)
 
 
-def best_try(
-    records: Sequence[Record], task: str, sign: int, suite: Suite
-) -> tuple[float, float] | None:
+def best_try(records: Sequence[Record], task: str, sign: int) -> tuple[float, float] | None:
     """Return λ and ζ with the best metric on the held-out rows; None until all tries have run."""
-    finished = {record["key"]: record["figures"] for record in records if "figures" in record}
     options = tries(sign)
-    keys = [try_cell(task, *option, suite).key for option in options]
-    if not all(key in finished for key in keys):
-        return None
-    return options[int(np.argmax([finished[key]["metric"] for key in keys]))]
+    best = best_of(records, [try_cell(task, *option) for option in options])
+    return None if best is None else options[best]
 
 
-def slots(block: int, suite: Suite) -> Iterator[Slot]:
+def slots(block: int) -> Iterator[Slot]:
     """Yield the slots in the order in which they run."""
     for task in ASKED:
         for sign in SIGNS:
             for option in tries(sign):
-                yield known_slot(block, try_cell(task, *option, suite))
+                yield known_slot(block, try_cell(task, *option))
         for seed in ZERO_SEEDS[1:]:
-            yield known_slot(block, zero_cell(task, seed, suite))
+            yield known_slot(block, zero_cell(task, seed))
     for seed, task in product(FRESH_SEEDS, ASKED):
-        yield from _compared(block, "fresh", Job(task, seed, RECIPE, suite))
+        yield from _compared(block, "fresh", Job(task, seed, RECIPE))
     for seed, task in product(FEWER_SEEDS, ASKED):
         for condition in (_as_released(_base("released")), released(task)):
-            yield known_slot(block, _fresh_cell(Job(task, seed, AS_RELEASED, suite), condition))
+            yield known_slot(block, _fresh_cell(Job(task, seed, AS_RELEASED), condition))
     for seed, task in product(FEWER_SEEDS, ASKED):
-        yield from _compared(block, "second rate", Job(task, seed, SECOND_RATE, suite))
-    for cell in _alone(suite):
+        yield from _compared(block, "second rate", Job(task, seed, SECOND_RATE))
+    for cell in _alone():
         yield known_slot(block, cell)
 
 
@@ -94,7 +87,7 @@ def _as_released(condition: Condition) -> Condition:
     return replace(condition, arguments=ARGUMENTS_AS_RELEASED, padding=True)
 
 
-def _alone(suite: Suite) -> Iterator[Cell]:
+def _alone() -> Iterator[Cell]:
     """Yield I-STAR on CoLA with one difference at a time of the released code from the recipe."""
     condition = istar("difference: none", *REPORTED["cola"])
     random_batches = {"train_sampling_strategy": "random"}
@@ -107,7 +100,7 @@ def _alone(suite: Suite) -> Iterator[Cell]:
         ("none", RECIPE, {}),
     ):
         changed = replace(condition, name=f"difference: {name}", **change)
-        yield _fresh_cell(Job("cola", FRESH_SEEDS[0], recipe, suite), changed)
+        yield _fresh_cell(Job("cola", FRESH_SEEDS[0], recipe), changed)
 
 
 def _base(series: str) -> Condition:
@@ -127,7 +120,7 @@ def _compared(block: int, series: str, job: Job) -> Iterator[Slot]:
 
 
 def _chosen(name: str, sign: int, job: Job, records: Sequence[Record]) -> Cell | None:
-    best = best_try(records, job.task, sign, job.suite)
+    best = best_try(records, job.task, sign)
     return best and _fresh_cell(job, istar(name, *best))
 
 
@@ -195,19 +188,19 @@ def _task_claims(task: str) -> list[Claim]:
     return [*found, *geometry]
 
 
-def tries_table(records: Sequence[Record], suite: Suite) -> str:
+def tries_table(records: Sequence[Record]) -> str:
     """Return the metric of all tries on the held-out rows, and of the six seeds without a penalty.
 
     The choices of each task are set in bold.
     """
-    best = {(task, sign): best_try(records, task, sign, suite) for task in ASKED for sign in SIGNS}
+    best = {(task, sign): best_try(records, task, sign) for task in ASKED for sign in SIGNS}
     kept = {record["key"]: record for record in records if "figures" in record}
     rows = [
         [
             f"λ = {lam:g}, ζ = {zeta:g}",
             *(
                 _tried(
-                    kept.get(try_cell(task, lam, zeta, suite).key),
+                    kept.get(try_cell(task, lam, zeta).key),
                     (lam, zeta) == best[task, sign],
                 )
                 for task in ASKED
@@ -220,7 +213,7 @@ def tries_table(records: Sequence[Record], suite: Suite) -> str:
         task: [
             kept[key]["figures"]["metric"]
             for seed in ZERO_SEEDS
-            if (key := zero_cell(task, seed, suite).key) in kept
+            if (key := zero_cell(task, seed).key) in kept
         ]
         for task in ASKED
     }

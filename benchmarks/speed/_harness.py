@@ -52,10 +52,15 @@ class Comparison:
         """Median of the paired ratios."""
         return median(self.ratios)
 
+    @property
+    def is_met(self) -> bool:
+        """Whether the target is reached, if there is one."""
+        return self.target is None or self.ratio >= self.target
+
     def cells(self) -> list[str]:
         """Return the row of the table."""
         low, high = np.quantile(self.ratios, [0.25, 0.75])
-        met = "" if self.target is None else "yes" if self.ratio >= self.target else "no"
+        met = "" if self.target is None else "yes" if self.is_met else "no"
         return [
             self.name,
             *_sizes(self.facts),
@@ -99,13 +104,17 @@ def compare(
     reference: Callable[[], Any],
     *,
     repeats: int,
+    rows: Any = None,
     target: float | None = None,
     **facts: Any,
 ) -> Comparison:
     """Measure two callables alternately, after one unmeasured call of each.
 
-    The order changes from pair to pair, so that a slowdown of the machine affects both.
+    The order changes from pair to pair, so that a slowdown of the machine affects both. The sizes
+    that the table shows are those of `rows` (n, d), or are among the facts.
     """
+    if rows is not None:
+        facts |= {"n": len(rows), "d": rows.shape[1]}
     ours()
     reference()
     spent: dict[Any, list[float]] = {ours: [], reference: []}

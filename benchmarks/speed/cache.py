@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks._data import shared_folder
+from benchmarks._data import distinct_texts, shared_folder
 from benchmarks.speed._harness import (
     Comparison,
-    Measurement,
-    Result,
     compare,
     new_process,
     seconds_of,
@@ -27,12 +24,12 @@ from isoadapt.encoders._identity import row_keys
 from isoadapt.encoders._texts import as_texts
 
 
-def run(quick: bool) -> list[Result]:
+def run(quick: bool) -> list[Comparison]:
     """Measure with the CoLA checkpoint and its sentences."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         return [
-            *_reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 5))),
+            _reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 5))),
             _overhead(place / "cold", 100 if quick else 4000, 1 if quick else 5),
             *_two_processes(place / "processes", *((50, 1) if quick else (4000, 5))),
         ]
@@ -43,19 +40,15 @@ def encoder(cache: Any = None) -> TransformerEncoder:
     return TransformerEncoder(shared_folder() / "models" / "cola-minilm", cache=cache)
 
 
-def cola_sentences() -> list[str]:
-    """Return the different sentences of the training set of CoLA."""
-    lines = (shared_folder() / "data" / "cola" / "train.tsv").read_text("utf-8").splitlines()[1:]
-    return list(dict.fromkeys(line.split("\t")[0] for line in lines))
-
-
-def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> list[Result]:
+def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> Comparison:
     """Compare reading rows through the encoder with encoding n sentences, in turn."""
-    sentences = cola_sentences()
+    sentences = distinct_texts("cola", "train")
     texts = [f"{i} {sentences[i % len(sentences)]}" for i in range(n_rows)]
     vectors = np.random.default_rng(0).normal(size=(n_rows, 384)).astype(np.float32)
     cached, plain, sample = encoder(EmbeddingCache(folder)), encoder(), sentences[:n]
-    written = seconds_of(lambda: _write(cached, texts, vectors))
+    keys = row_keys(cached.identity(), as_texts(texts))
+    for part in np.array_split(np.arange(n_rows), 50):
+        cached.cache._put("benchmark", {keys[i]: vectors[i] for i in part})
     if not np.array_equal(cached.transform(texts), vectors):
         raise RuntimeError("the cache gives other vectors than were put in")
     plain.transform(sample[:100])
@@ -63,37 +56,13 @@ def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> list[Result]:
     for _ in range(repeats):
         read.append(seconds_of(lambda: cached.transform(texts)))
         encoded.append(seconds_of(lambda: plain.transform(sample)) * n_rows / n)
-    size = EmbeddingCache(folder).stats().size
-    share = max(2**20, size // 4)
-    small = EmbeddingCache(folder / "small", max_size=share)
-    evicting = seconds_of(lambda: _write(encoder(small), texts, vectors))
-    if not 0 < small.stats().size <= share:
-        raise RuntimeError(f"a cache of {share} bytes holds {small.stats().size}")
-    facts = {"n": n_rows, "d": 384, "encoded": n, "file_bytes": size}
     name = f"rows read from the cache, against encoding at the rate of {n} CoLA sentences"
-    return [
-        Comparison(name, tuple(read), tuple(encoded), 20.0, facts),
-        Measurement("rows written to the cache", (written,), facts),
-        Comparison(
-            "rows written to a cache that holds a quarter of them, against one that holds all",
-            (evicting,),
-            (written,),
-            None,
-            facts,
-        ),
-    ]
-
-
-def _write(encoder: TransformerEncoder, texts: list[str], vectors: NDArray[np.float32]) -> None:
-    """Write vectors to the cache under the keys of the encoder, in 50 batches."""
-    keys = row_keys(encoder.identity(), as_texts(texts))
-    for part in np.array_split(np.arange(len(texts)), 50):
-        encoder.cache._put("benchmark", {keys[i]: vectors[i] for i in part})
+    return Comparison(name, tuple(read), tuple(encoded), 20.0, {"n": n_rows, "d": 384})
 
 
 def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
     """Compare encoding with an empty cache and without a cache."""
-    sentences = cola_sentences()[:n]
+    sentences = distinct_texts("cola", "train")[:n]
     places = iter(folder / str(i) for i in range(repeats + 1))
     plain = encoder()
     return compare(
@@ -109,7 +78,7 @@ def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
 
 def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
     """Compare two processes that encode through one cache with one process, in one thread each."""
-    texts = cola_sentences()
+    texts = distinct_texts("cola", "train")
     seconds: dict[str, list[float]] = {"one": [], "the same": [], "other": []}
     shares = {"one": [(0, n)], "the same": [(0, n), (0, n)], "other": [(0, n), (n, 2 * n)]}
     with ExitStack() as stack:
@@ -141,6 +110,6 @@ def _loaded_process() -> ProcessPoolExecutor:
 
 def _seconds(folder: Path | None, start: int, stop: int) -> float:
     """Time the encoding of some sentences in one thread."""
-    texts = cola_sentences()[start:stop]
+    texts = distinct_texts("cola", "train")[start:stop]
     with single_thread():
         return seconds_of(lambda: encoder(folder).transform(texts))

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from benchmarks._data import shared_folder
+from benchmarks._data import distinct_texts
 from benchmarks.speed._harness import Result, compare
-from isoadapt.datasets import load_table, minilm_folder
+from isoadapt.datasets import minilm_folder
 from isoadapt.encoders import TransformerEncoder
 
 VOCABULARY = """
@@ -35,8 +35,7 @@ def run(quick: bool) -> Iterator[Result]:
             partial(reference.encode, texts),
             repeats=1 if quick else 3,
             target=target,
-            n=len(texts),
-            d=exact.shape[1],
+            rows=exact,
         )
 
 
@@ -47,9 +46,8 @@ def _workloads(n: int) -> Iterator[tuple[str, list[str], float]]:
     yield "mixed, 3 to 250 words", [" ".join(rng.choice(words, k)) for k in lengths], 1.25
     short = [" ".join(rng.choice(words, k)) for k in rng.integers(4, 14, 4 * n)]
     yield "short, 4 to 13 words", short, 1.1
-    for name, file, size, target in (
-        ("WikiText-2 sentences", "wikitext2/sentences.tsv", n, 1.25),
-        ("CoLA sentences", "cola/train.tsv", 4 * n, 1.1),
+    for name, task, split, size, target in (
+        ("WikiText-2 sentences", "wikitext2", "sentences", n, 1.25),
+        ("CoLA sentences", "cola", "train", 4 * n, 1.1),
     ):
-        found = load_table(shared_folder() / "data" / file)[0]
-        yield name, list(dict.fromkeys(found))[:size], target
+        yield name, distinct_texts(task, split)[:size], target

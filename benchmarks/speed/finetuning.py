@@ -83,14 +83,7 @@ def penalty_share(
                     n=n,
                     d=d,
                 )
-        trainer = bench.trainer(partial(IsotropyTrainer, penalty=IsoScoreLoss(0.2), where="all"))
-        trainer._update_prior_cov()
-        logged = trainer.state.log_history[-1]
-        yield Measurement(
-            "Σ_S of all layers' tokens, once an epoch",
-            (logged["shrinkage_seconds"],),
-            {"n": int(logged["shrinkage_points"]), "d": d},
-        )
+        yield bench.shrinkage()
 
 
 class FinetuningBench:
@@ -144,6 +137,15 @@ class FinetuningBench:
         points.grad = None
         objective(points.new_zeros(()), points, labels)[1].backward()
         self._wait()
+
+    def shrinkage(self) -> Measurement:
+        """Return the time of Σ_S for the tokens of all layers."""
+        trainer = self.trainer(partial(IsotropyTrainer, penalty=IsoScoreLoss(0.2), where="all"))
+        trainer._update_prior_cov()
+        logged = trainer.state.log_history[-1]
+        sizes = {"n": int(logged["shrinkage_points"]), "d": self.model.config.hidden_size}
+        name = "Σ_S of all layers' tokens, once an epoch"
+        return Measurement(name, (logged["shrinkage_seconds"],), sizes)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -4,20 +4,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks._data import load_embeddings, shared_folder
+from benchmarks._data import load_embeddings, read_table
 from benchmarks.speed._harness import Result, compare
 from isoadapt import FlowAdapter
-from isoadapt.datasets import load_table, minilm_folder
+from isoadapt.datasets import minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 
 
 def run(quick: bool) -> Iterator[Result]:
     """Compare a whole fit with one epoch on CoLA."""
     name = "FlowAdapter, whole fit, against one epoch of fine-tuning MiniLM"
-    table = shared_folder() / "data" / "cola" / "train.tsv"
     n = 100 if quick else 8551
     X = load_embeddings("cola").X_train[:n]
-    texts, labels = load_table(table)
+    texts, labels = read_table("cola", "train")
     settings = {"device": "cpu", "random_state": 0}
 
     def finetune() -> None:
@@ -27,4 +26,4 @@ def run(quick: bool) -> Iterator[Result]:
             )
 
     flow = FlowAdapter(**settings)
-    yield compare(name, lambda: flow.fit(X), finetune, repeats=1, target=2.0, n=n, d=X.shape[1])
+    yield compare(name, lambda: flow.fit(X), finetune, repeats=1, target=2.0, rows=X)

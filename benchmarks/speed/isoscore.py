@@ -30,8 +30,7 @@ def run(quick: bool) -> Iterator[Comparison]:
             partial(value_and_gradient, isoscore_by_singular_values, X),
             repeats=2 if quick else 9,
             target=target,
-            n=n,
-            d=D,
+            rows=X,
         )
 
 

@@ -1,13 +1,12 @@
 """IsotropyLayer against a loop in plain torch, and IStarAdapter against IsotropyLayer."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks._data import Embeddings, embeddings_or_cone
+from benchmarks._data import Embeddings, load_embeddings
 from benchmarks.speed._harness import Comparison, compare, single_thread
 from isoadapt import IsotropyLayer, IStarAdapter
 from isoadapt.geometry._isoscore import isoscore_star
@@ -16,10 +15,10 @@ LR, RIDGE, BATCH_SIZE = 1e-3, 1.0, 64
 
 
 def run(quick: bool) -> Iterator[Comparison]:
-    """Compare whole fits and the epochs alone with the loop, then the two adapters."""
-    data = embeddings_or_cone("cola", 8551)
+    """Compare whole fits with the loop, then the two adapters."""
+    data = load_embeddings("cola")
     repeats, epochs = (1, 1) if quick else (3, 10)
-    yield from _against_loop(data, repeats, epochs)
+    yield _against_loop(data, repeats, epochs)
 
     def fit(kind: type) -> None:
         settings = {"max_epochs": epochs, "patience": None, "device": "cpu", "random_state": 0}
@@ -31,13 +30,12 @@ def run(quick: bool) -> Iterator[Comparison]:
         lambda: fit(IsotropyLayer),
         repeats=repeats,
         target=1 / 1.5,
-        n=len(data.X_train),
-        d=data.X_train.shape[1],
+        rows=data.X_train,
     )
 
 
-def _against_loop(data: Embeddings, repeats: int, epochs: int) -> Iterator[Comparison]:
-    """Yield two comparisons of the same runs: the whole `fit`, and only the epochs."""
+def _against_loop(data: Embeddings, repeats: int, epochs: int) -> Comparison:
+    """Compare the whole fit of a layer with the loop."""
     layer = IsotropyLayer(
         data.head,
         validation_fraction=None,
@@ -48,26 +46,16 @@ def _against_loop(data: Embeddings, repeats: int, epochs: int) -> Iterator[Compa
         device="cpu",
         random_state=0,
     )
-    loops: list[float] = []
-
-    def ours() -> None:
-        layer.fit(data.X_train, data.y_train)
-        loops.append(sum(epoch["dur"] for epoch in layer.history_))
-
     with single_thread():  # as the layer does, since its steps are small
-        whole = compare(
+        return compare(
             "IsotropyLayer, whole fit, against bare loop (AdamW defaults)",
-            ours,
+            lambda: layer.fit(data.X_train, data.y_train),
             lambda: BareLoop(data).train(epochs),
             repeats=repeats,
             target=0.9,
-            n=len(data.X_train),
-            d=data.X_train.shape[1],
+            rows=data.X_train,
             threads=1,
         )
-    yield whole
-    name = whole.name.replace("whole fit", "loop only")
-    yield replace(whole, name=name, ours_s=tuple(loops[1:]), target=None)  # without the warm-up
 
 
 class BareLoop:

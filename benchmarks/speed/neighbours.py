@@ -31,8 +31,7 @@ def run(quick: bool) -> Iterator[Result]:
                     reference,
                     repeats=1 if quick else 5,
                     target=target,
-                    n=len(X),
-                    d=D,
+                    rows=X,
                     threads=1,
                 )
 

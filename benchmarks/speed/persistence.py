@@ -52,9 +52,8 @@ def _compare_bars(
         lambda: [persistence_bars(X) for X in clouds],
         lambda: [reference(X) for X in clouds],
         repeats=repeats,
+        rows=clouds[0],
         target=target,
-        n=n,
-        d=D,
     )
 
 

@@ -1,8 +1,7 @@
 """The service of examples/serve_onnx.py against torch: label and vector of each text.
 
 The reference takes two passes over one folder, `transformers.pipeline` for the labels and
-sentence-transformers for the vectors. One pass in torch, `AdaptedEncoder.transform_predict`, is
-measured as well. All three must give the same labels and vectors.
+sentence-transformers for the vectors. Both must give the same labels and vectors.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +15,10 @@ from sentence_transformers import SentenceTransformer
 from sklearn.metrics.pairwise import cosine_similarity
 from transformers import pipeline
 
-from benchmarks._data import Floats, shared_folder
+from benchmarks._data import Floats, distinct_texts, shared_folder
 from benchmarks._places import ROOT
 from benchmarks.speed._harness import Result, compare
 from isoadapt import AdaptedEncoder, LogitPreservingWhitening
-from isoadapt.datasets import load_table
 from isoadapt.interop import export_onnx, to_sentence_transformer
 
 Way = Callable[[Sequence[Any]], tuple[Sequence[Any], Floats]]
@@ -29,29 +27,24 @@ Way = Callable[[Sequence[Any]], tuple[Sequence[Any], Floats]]
 def run(quick: bool) -> Iterator[Result]:
     """Compare on sentences of CoLA, one a call and all in one call."""
     checkpoint = shared_folder() / "models" / "cola-minilm"
-    table = shared_folder() / "data" / "cola" / "dev.tsv"
-    texts = load_table(table)[0][: 8 if quick else 512]
+    texts = distinct_texts("cola", "dev")[: 8 if quick else 512]
     model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts)
     with TemporaryDirectory() as folder:
         service: Way = _service(export_onnx(model, Path(folder, "onnx", "model.onnx")).parent)
         to_sentence_transformer(model, checkpoint, Path(folder, "torch"))
         two_passes = _two_passes(str(Path(folder, "torch")))
-        one_pass = _one_pass(model)
-        for name, reference, target in (
-            ("pipeline and sentence-transformers, two passes", two_passes, 2.0),
-            ("transform_predict, one pass", one_pass, None),
-        ):
-            _assert_same(service(texts[:32]), reference(texts[:32]))
-            for calls, requests in ("one text", [[text] for text in texts]), ("all texts", [texts]):
-                yield compare(
-                    f"labels and vectors of onnxruntime, {calls} a call, against {name}",
-                    partial(_answer, service, requests),
-                    partial(_answer, reference, requests),
-                    repeats=1 if quick else 5,
-                    target=target,
-                    n=len(texts),
-                    d=384,
-                )
+        _assert_same(service(texts[:32]), two_passes(texts[:32]))
+        for calls, requests in ("one text", [[text] for text in texts]), ("all texts", [texts]):
+            yield compare(
+                f"labels and vectors of onnxruntime, {calls} a call, against pipeline and "
+                "sentence-transformers, two passes",
+                partial(_answer, service, requests),
+                partial(_answer, two_passes, requests),
+                repeats=1 if quick else 5,
+                target=2.0,
+                n=len(texts),
+                d=384,
+            )
 
 
 def _service(folder: Path) -> Way:
@@ -70,14 +63,6 @@ def _two_passes(folder: str) -> Way:
     def answer(texts: Sequence[Any]) -> tuple[list[str], Floats]:
         labels = [each["label"] for each in classify(list(texts), batch_size=32)]
         return labels, encoder.encode(list(texts))
-
-    return answer
-
-
-def _one_pass(model: AdaptedEncoder) -> Way:
-    def answer(texts: Sequence[Any]) -> tuple[list[str], Floats]:
-        vectors, labels = model.transform_predict(texts)
-        return [f"LABEL_{label}" for label in labels], vectors
 
     return answer
 

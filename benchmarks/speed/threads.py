@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks._data import embeddings_or_cone, narrow_cone
+from benchmarks._data import load_embeddings, narrow_cone
 from benchmarks.speed._harness import Comparison, Result, seconds_of
 from isoadapt import IsotropyLayer
 
@@ -14,7 +14,7 @@ BUSY = "import torch\nA = torch.randn(2000, 2000)\nprint('busy', flush=True)\nwh
 
 def run(quick: bool) -> Iterator[Result]:
     """Compare a fit beside a busy process with one alone."""
-    data = narrow_cone(400, 384, seed=0) if quick else embeddings_or_cone("mrpc", 3668)
+    data = narrow_cone(400, 384, seed=0) if quick else load_embeddings("mrpc")
     layer = IsotropyLayer(data.head, device="cpu", random_state=0)
     busy, alone = [], []
     for _ in range(1 if quick else 3):

@@ -27,8 +27,7 @@ def run(quick: bool) -> Iterator[Comparison]:
                 lambda rows=rows, solver=solver: PCA(whiten=True, svd_solver=solver).fit(rows),
                 repeats=1 if quick else repeats,
                 target=target,
-                n=len(rows),
-                d=D,
+                rows=rows,
                 threads=1,
             )
     for rows in (X, single):
@@ -40,6 +39,5 @@ def run(quick: bool) -> Iterator[Comparison]:
             lambda left=left, right=right: left @ right,
             repeats=1 if quick else 5,
             target=0.8,
-            n=len(rows),
-            d=D,
+            rows=rows,
         )

@@ -73,5 +73,5 @@ def test_a_second_run_measures_only_what_is_missing_or_asked_for(table, options,
 @pytest.mark.parametrize("name", command.TABLES)
 def test_the_results_are_those_of_the_records(name):
     table = command.importlib.import_module(f"benchmarks.quality.{name}")
-    section = f"<!-- {table.SECTION}:begin -->\n\n{table.text(command.records(table).entries())}"
+    section = f"<!-- {table.SECTION}:begin -->\n{table.text(command.records(table).entries())}"
     assert section in RESULTS.read_text("utf-8")

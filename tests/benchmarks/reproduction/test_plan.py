@@ -6,7 +6,6 @@ from benchmarks.reproduction._cells import (
     CHOICE,
     POINTS,
     POST_HOC,
-    WHOLE,
     read_records,
 )
 from benchmarks.reproduction._choice import candidate_cell, candidates, chosen
@@ -17,16 +16,15 @@ from benchmarks.reproduction._plan import (
     plan,
     replaced_records,
 )
-from benchmarks.reproduction._report import suite_file
 
-SLOTS = plan(WHOLE)
+SLOTS = plan()
 
 
-def tried(task, metrics, suite=WHOLE):
+def tried(task, metrics):
     """Records of the runs that a recipe is chosen by; None stands for one that failed."""
     return [
         {
-            **candidate_cell(task, recipe, suite).fields(),
+            **candidate_cell(task, recipe).fields(),
             **({"error": "ValueError"} if metric is None else {"figures": {"metric": metric}}),
         }
         for recipe, metric in zip(candidates(task), metrics, strict=True)
@@ -37,7 +35,7 @@ def tried_signs(task):
     """Records of the tries of both signs."""
     return [
         {
-            **istar_sign.try_cell(task, *option, WHOLE).fields(),
+            **istar_sign.try_cell(task, *option).fields(),
             "figures": {"metric": 0.5},
         }
         for sign in istar_sign.SIGNS
@@ -63,7 +61,7 @@ def test_plan_md_has_the_cells_their_order_and_the_claims():
 def test_cells_are_all_different_and_every_stored_record_belongs_to_one():
     keys = [cell.key for cell in known_cells(SLOTS, ALL_TRIED)]
     assert len(keys) == len(set(keys)) == len(SLOTS)
-    records = read_records(suite_file(reproduce.RESULTS, WHOLE))
+    records = read_records(reproduce.RECORDS)
     known = {cell.key for cell in known_cells(SLOTS, records)}
     known |= {record["key"] for record in replaced_records(SLOTS, records)}
     left = [record for record in records if record["key"] not in known]
@@ -75,12 +73,12 @@ def test_cells_are_all_different_and_every_stored_record_belongs_to_one():
 
 def test_the_best_candidate_is_chosen_once_all_have_run(monkeypatch):
     found = tried("cola", [0.1, 0.6, 0.3, 0.4, 0.6, 0.6])  # ties go to the cheaper
-    recipe = chosen(found, "cola", WHOLE)
+    recipe = chosen(found, "cola")
     assert (recipe.epochs, recipe.lr) == (3, 5e-5)
-    assert chosen(tried("cola", [0.1, 0.2, 0.3, 0.4, 0.6, None]), "cola", WHOLE) is None
-    assert chosen(found[:-1], "cola", WHOLE) is None
+    assert chosen(tried("cola", [0.1, 0.2, 0.3, 0.4, 0.6, None]), "cola") is None
+    assert chosen(found[:-1], "cola") is None
     monkeypatch.setattr(_choice, "HELD_OUT", 0.3)  # made under other settings
-    assert chosen(found, "cola", WHOLE) is None
+    assert chosen(found, "cola") is None
 
 
 def test_the_next_cell_is_the_first_that_is_missing_and_can_run():

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks._commit import commit
 from benchmarks.reproduction import __main__ as reproduce
-from benchmarks.reproduction._cells import PENALTY, WHOLE, Cell, known_slot
+from benchmarks.reproduction._cells import PENALTY, Cell, known_slot
 from benchmarks.reproduction._report import reproduction_text
 
 ORDER = [(name, seed) for seed in range(3) for name in ("low", "high")]
@@ -30,21 +30,21 @@ def runs(monkeypatch):
 
     slots = [known_slot(0, cell(*key, partial(run, *key))) for key in ORDER]
     monkeypatch.setattr(reproduce, "PAPERS", {})
-    monkeypatch.setattr(reproduce, "plan", lambda suite: slots)
-    monkeypatch.setattr("benchmarks.reproduction._report.plan", lambda suite: slots)
+    monkeypatch.setattr(reproduce, "plan", lambda: slots)
+    monkeypatch.setattr("benchmarks.reproduction._report.plan", lambda: slots)
     return SimpleNamespace(ran=ran, instead=instead)
 
 
 @pytest.fixture
 def run(runs, tmp_path):
     def run(*options):
-        return reproduce.main(["--suite", "quick", "--out", str(tmp_path), *options])
+        return reproduce.main(["--out", str(tmp_path), *options])
 
     return run
 
 
 def lines(tmp_path):
-    return [json.loads(line) for line in (tmp_path / "quick.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (tmp_path / "whole.jsonl").read_text().splitlines()]
 
 
 def report(tmp_path):
@@ -81,4 +81,4 @@ def test_cells_run_in_order_and_once_and_a_failed_one_stops_no_other(run, runs, 
 def test_the_report_follows_from_the_records():
     text = (reproduce._places.FOLDER / "REPRODUCTION.md").read_text("utf-8")
     stale = "the report is stale: run `make reproduction-report`"
-    assert reproduction_text(reproduce.PAPERS, WHOLE, reproduce.RESULTS) == text, stale
+    assert reproduction_text(reproduce.PAPERS, reproduce.RECORDS) == text, stale

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduction import __main__ as reproduce
-from benchmarks.reproduction._cells import WHOLE
 from benchmarks.reproduction._figures import of
 from benchmarks.reproduction._statistics import holm, pack
 from benchmarks.reproduction._verdicts import (
@@ -86,7 +85,7 @@ def test_a_verdict_that_rests_on_collapsed_runs_is_none(n_collapsed, outcome):
         found.append(record)
     rise = moves(LOW, HIGH, "metric", 1)
     about_metric, about_else = judge_claims(
-        [Claim("", "", "", rise, about_metric=True), Claim("", "", "", rise)], found, WHOLE
+        [Claim("", "", "", rise, about_metric=True), Claim("", "", "", rise)], found
     )
     assert about_metric.judged.outcome == outcome
     assert about_metric.judged.n_seeds == 5
@@ -101,7 +100,7 @@ def test_p_is_adjusted_for_all_claims_of_a_paper_and_those_that_wait(outcome, si
     judges = [
         lambda found, p=p: Judged("", outcome if p else WAITING, 3, **{side: p}) for p in values
     ]
-    lines = judge_claims([Claim("", "", "", judge) for judge in judges], [], WHOLE)
+    lines = judge_claims([Claim("", "", "", judge) for judge in judges], [])
     expected = holm([0.01, 1.0, 0.04, 0.03])
     assert [getattr(line, side) for line in lines] == [expected[0], None, *expected[2:]]
     marked = f"{outcome}, but not after Holm"
@@ -112,11 +111,11 @@ def test_a_task_whose_base_has_not_learned_is_not_judged():
     claims = [Claim("", "", "", RISE, "cola"), Claim("", "", "", RISE)]
     found = pairs([1] * 3, [2, 2.1, 2])
     missed = records("base", [0.1, 0.11, 0.12], "matthews")
-    gated, free = judge_claims(claims, [*found, *missed], WHOLE)
+    gated, free = judge_claims(claims, [*found, *missed])
     assert gated.judged.outcome == NOT_JUDGED
     reason = "base 0.110 ± 0.010 (3 seeds), mean 0.1100 is below 0.2967"
     assert gated.judged.reason.startswith(reason)
     assert gated.judged.p is gated.p is gated.p_against is None
     assert free.judged.outcome == HOLDS
     reached = records("base", [0.34, 0.33, 0.32], "matthews")
-    assert judge_claims(claims, [*found, *reached], WHOLE)[0].judged.outcome == HOLDS
+    assert judge_claims(claims, [*found, *reached])[0].judged.outcome == HOLDS

@@ -31,7 +31,7 @@ def test_compare_alternates_after_a_warm_up(monkeypatch):
 def test_the_results_are_those_of_the_records():
     records = list(command.records().entries())
     assert {record["benchmark"] for record in records} == set(_harness.names())
-    section = f"<!-- bench:begin -->\n\n{command.text(records)}\n\n<!-- bench:end -->"
+    section = f"<!-- bench:begin -->\n{command.text(records)}\n<!-- bench:end -->"
     assert section in RESULTS.read_text("utf-8")
 
 
