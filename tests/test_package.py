@@ -26,6 +26,11 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
+def test_every_method_is_a_public_name():
+    for package in ("isoadapt", "isoadapt.adapters"):
+        assert {*_registry.NAMES.values()} <= set(importlib.import_module(package).__all__)
+
+
 @pytest.mark.parametrize("package", ["", ".adapters", ".finetune"])
 def test_type_checkers_read_the_names_that_are_imported_on_use(package):
     module = importlib.import_module(f"isoadapt{package}")

@@ -213,7 +213,8 @@ def compare(
 
     Example:
 
-    isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw
+    isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw \
+        --pairs pairs.tsv
     """
     from isoadapt.cli import _compare
 

@@ -38,7 +38,7 @@ def test_tables_figures_and_verdicts(files):
     adapters = [f"--adapters={name}" for name in NAMES]
     line = ["train.tsv", "--test", "test.tsv", *MODEL]
     completed = succeed("compare", *line, *options, *adapters)
-    assert "5 of the 95 rows to judge on equal rows that are fitted to" in completed.stderr
+    assert "5 of the 95 rows to judge on equal rows to fit to" in completed.stderr
     assert "Encoding 455 texts by my-model" in completed.stderr  # of all tables in one call
     verdict, *tables, controls, protocol = completed.stdout.split("\n\n")
     assert controls.endswith("to be credited: head refit only.")

@@ -323,7 +323,7 @@ class TestAdapters:
         ({"X_test": X_TEST}, "X_test and y_test"),
         ({"X_test": X_TEST[:, 1:], "y_test": Y_TEST}, "X_test has 5 features"),
         ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "labels .*none of which occurs in y"),
-        ({"X_test": X[:20], "y_test": y[:20]}, "so 0 are left"),
+        ({"X_test": X[:20], "y_test": y[:20]}, "leaves 0 of at least"),
         ({"uses": [Similarity(["a"], ["b"], [1.0])]}, "A must hold numbers"),
         ({"uses": [Similarity(X[:2], X[2:4], [1.0, 2.0])]}, "at least 3 pairs"),
         ({"uses": [Search(X[:2], X, [0, 99])]}, r"relevant\[1\]=\[99\]"),
@@ -431,7 +431,7 @@ class TestFolds:
 
 def test_rows_in_both_parts_are_not_judged(plain):
     both = {"X_test": np.r_[X_TEST, X[:7]], "y_test": np.r_[Y_TEST, y[:7]]}
-    with pytest.warns(UserWarning, match="7 of the 67 rows to judge on equal rows that are"):
+    with pytest.warns(UserWarning, match="7 of the 67 rows to judge on equal rows to fit to"):
         found = compare_adapters(X, y, "Whitening", **TEST | both)
     assert_same_rows(found, plain)
 

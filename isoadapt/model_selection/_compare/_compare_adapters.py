@@ -178,7 +178,7 @@ def compare_adapters(
     >>> adapters, uses = ["Whitening", "LogitPreservingWhitening"], [Outliers(X + 9)]
     >>> comparison = compare_adapters(X, y, adapters, encoder_saw=False, uses=uses, random_state=0)
     >>> print(comparison.verdict("classify"))
-    On classification, none of the adapters raised the accuracy, which is ... without one.
+    On classification, none of the adapters raised the accuracy, ... without one, beyond noise.
     >>> comparison.best_adapter("classify") is None
     True
     """

@@ -150,7 +150,7 @@ class Comparison:
         Parameters
         ----------
         use : str, default=None
-            One of ``uses``. None is all of them.
+            One of ``uses``. None is all of them, those for which an adapter is credited first.
 
         Returns
         -------
@@ -162,7 +162,8 @@ class Comparison:
         ValueError
             If the use is unknown, or no data were given for it.
         """
-        uses = self.uses if use is None else [use]
+        ordered = sorted(self.uses, key=lambda each: not self.credited(each))
+        uses = ordered if use is None else [use]
         return "\n".join(sentence(self._rows_of(each)) for each in uses)
 
     def to_dict(self) -> dict[str, Any]:
@@ -216,7 +217,7 @@ class Comparison:
         return f"<div>{self._html_verdict()}{self._html_tables(full=False)}</div>"
 
     def _html_verdict(self) -> str:
-        return html_paragraphs([*map(self.verdict, self.uses), self._legend(), self.protocol])
+        return html_paragraphs([*self.verdict().splitlines(), self._legend(), self.protocol])
 
     def _html_tables(self, full: bool) -> str:
         return "".join(html_table(*table) for table in self._tables(full))

@@ -93,12 +93,12 @@ def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
     read = data.of(HEAD_COLUMNS).X
     hashes = copy_hashes(read)
     known = np.isin(hashes[test], hashes[train])
-    counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows that are fitted to"
+    counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows to fit to"
     test = test[~known]
     if len(test) < FEWEST:
         raise ValueError(
-            f"{counts}, so {len(test)} are left, and at least {FEWEST} are needed: judge on other "
-            "rows"
+            f"{counts}, which leaves {len(test)} of at least {FEWEST} that are needed: judge on "
+            "other rows (X_test, or --test on the command line)"
         )
     known_labels, judged = (np.unique(data.y[rows]).tolist() for rows in (train, test))
     if data.task == "classify" and not set(known_labels) & set(judged):

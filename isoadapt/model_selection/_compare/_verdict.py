@@ -63,8 +63,8 @@ def sentence(rows: Sequence[Row]) -> str:
         clauses.append(_no_credit(base, explained, use, bool(better)))
     if not (better or explained):
         clauses.append(
-            f"none of the adapters raised the {use.metric}, which is "
-            f"{base['score']:.3f} without one"
+            f"none of the adapters raised the {use.metric}, {base['score']:.3f} without one, "
+            "beyond noise"
         )
     if worse:
         lowest = f"{_name(worse[-1])} the most, " if len(worse) > 1 else ""
