@@ -59,10 +59,10 @@ def check_spread(moments: Moments, scaled: bool = False) -> None:
         )
     if moments.scatter.diagonal().max() < SMALLEST**2:
         raise ValueError(
-            f"X is constant: all {moments.count:.0f} rows that are used, counted by their weights, are "
-            f"equal, or differ by less than about {SMALLEST:g}, but an adapter needs rows that differ; check that the "
-            "texts differ and that the encoder is the fine-tuned one, or divide tiny X by its "
-            "largest absolute entry"
+            f"X is constant: all {moments.count:.0f} rows that are used, counted by their weights, "
+            f"are equal, or differ by less than about {SMALLEST:g}, but an adapter needs rows that "
+            "differ; check that the texts differ and that the encoder is the fine-tuned one, or "
+            "divide tiny X by its largest absolute entry"
         )
     variances = moments.scatter.diagonal() / moments.count
     lost = dead_dimensions(variances) & ~is_rounding(variances.sqrt(), moments.mean.abs())
