@@ -213,8 +213,7 @@ def compare(
 
     Example:
 
-    isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw \
-        --pairs pairs.tsv
+    isoadapt compare train.tsv --model my-model --test dev.tsv --pairs pairs.tsv
     """
     from isoadapt.cli import _compare
 

@@ -27,6 +27,9 @@ def place(tables, checkpoint, tmp_path_factory):
     """The tables, matrices, a model, the encoder that it began as, and an adapter of the model."""
     folder = tmp_path_factory.mktemp("place")
     shutil.copytree(tables, folder, dirs_exist_ok=True)
+    train, dev = (pd.read_table(folder / f"{name}.tsv")["sentence"] for name in ("train", "dev"))
+    pairs = pd.DataFrame({"sentence1": train, "sentence2": dev, "label": np.arange(90) % 6})
+    pairs.to_csv(folder / "pairs.tsv", sep="\t", index=False)
     np.save(folder / "X.npy", X)
     np.save(folder / "y.npy", Y)
     columns = {f"f{i}": X[:, i] for i in range(5)}

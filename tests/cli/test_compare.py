@@ -8,7 +8,6 @@ from datetime import datetime
 from importlib.metadata import version
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from isoadapt import load_checkpoint
@@ -30,8 +29,6 @@ NAMES = ["LogitPreservingWhitening", "Whitening"]
 
 def test_tables_figures_and_verdicts(files):
     train, dev = (texts_and_labels(f"{name}.tsv")[0] for name in ("train", "dev"))
-    table = pd.DataFrame({"sentence1": train, "sentence2": dev, "label": np.arange(90) % 6})
-    table.to_csv("pairs.tsv", sep="\t", index=False)
     write_table("test.tsv", [*dev, *train[:5]], np.arange(95) % 3)
     options = ["--pairs", "pairs.tsv", "--foreign", "dev.tsv", "--max-length", 7]
     options += ["--encoder-saw", "--out", "out", "--cache", "fits"]

@@ -490,7 +490,9 @@ class TestComparison:
             rows = [
                 {"adapter": "a", "score": 0.8, "ci_low": 0.7, "changed_predictions": 0} | figures,
                 {"adapter": "b", "score": 0.9, "ci_low": low, "changed_predictions": 5} | figures,
+                {"adapter": "c", "score": 0.7, "ci_low": 0.6, "changed_predictions": 0} | figures,
             ]
             comparison = Comparison(rows, "test rows", {"a": "first", "b": "second"}, ())
             assert comparison.best_adapter("similarity") == best
+            assert comparison.credited("similarity")[2:] == ["c"]
             assert comparison.best_adapter("similarity", same_predictions=True) == "first"
