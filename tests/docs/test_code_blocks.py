@@ -91,6 +91,7 @@ def folder(checkpoint, tmp_path, monkeypatch):
 def test_python_blocks_run(page, folder):
     corpus = small_corpus()
     names = {"__name__": "page", "texts": corpus.train_texts, "y": corpus.train_labels}
+    names |= {"new_texts": corpus.dev_texts, "new_y": corpus.dev_labels}
     for code in of_language(page, "python"):
         exec(compile(code, name(page), "exec"), names)
 
@@ -135,6 +136,8 @@ def test_the_cheap_commands_run(folder):
     for file, rows in (("train", train), ("dev", dev), ("texts", dev)):
         lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows), ""]
         (folder / f"{file}.tsv").write_text("\n".join(lines))
+    pairs = [f"{a}\t{b}\t{score}" for score, ((a, _), (b, _)) in enumerate(itertools.pairwise(dev))]
+    (folder / "pairs.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *pairs]))
     for line in shell_lines(ROOT / "docs" / "guide" / "command_line.md"):
         _, command, *options = shlex.split(line, comments=True)
         if command in CHEAP:

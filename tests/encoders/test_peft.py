@@ -8,7 +8,6 @@ import torch
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import TransformerEncoder, Whitening, load_checkpoint
-from isoadapt.encoders import release
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.interop import merge_into_checkpoint
 from tests.encoders.changes import change_weights, copied as copy_folder, edit
@@ -205,10 +204,9 @@ def test_prompts_are_refused(kind, lora, tmp_path):
         TransformerEncoder(tmp_path).transform(TEXTS)
 
 
-def test_live_adapters_and_a_missing_package_are_named(lora, monkeypatch):
+def test_live_adapters_and_a_missing_package_are_named(lora, monkeypatch, empty_store):
     with pytest.raises(ValueError, match="merge_and_unload"):
         TransformerEncoder((lora[2], make_tokenizer())).transform(TEXTS)
     monkeypatch.setitem(sys.modules, "peft", None)
-    release()  # what another test has loaded
     with pytest.raises(ImportError, match="peft"):
         TransformerEncoder(lora[1]).transform(TEXTS)
