@@ -28,6 +28,7 @@ from tests.tiny_models import save_model
         pytest.param("compare", "For similarity", marks=pytest.mark.slow),
         pytest.param("serve_onnx", "vectors: (2, 16)", marks=pytest.mark.slow),
         ("finetune_istar", "logged steps: 3"),
+        ("anchored_finetuning", "anchored: IsoScore"),
     ],
 )
 def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
@@ -37,7 +38,8 @@ def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets, "make_acceptability", corpus)
     monkeypatch.setattr(pyplot, "show", lambda: None)
     monkeypatch.setattr(sys, "argv", [example, str(folder)])
-    runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{example}.py"))
+    path = Path(__file__).parents[1] / "examples" / f"{example}.py"
+    runpy.run_path(str(path), run_name="__main__")
     pyplot.close("all")
     assert expected in capsys.readouterr().out
     assert not [*tmp_path.glob("*/README*")]  # beside the examples, a section of the gallery

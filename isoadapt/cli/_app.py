@@ -168,10 +168,11 @@ def compare(
     adapters: Annotated[
         list[str] | None,
         Option(
+            metavar="NAME",
             help="fast: adapters in closed form or with an exact solver. all: also those that "
             "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
             f"each further one: {', '.join(METHODS)}; with --teacher also teacher-readout. "
-            "Default: fast."
+            "Default: fast.",
         ),
     ] = None,
     teacher: Teacher = None,

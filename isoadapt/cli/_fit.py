@@ -64,7 +64,8 @@ def fit(
             overwrite=overwrite,
         )
     console.show(
-        f"{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\nAdapter: {out}",
+        f"{_verdict(**metrics)}\n\n{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\n"
+        f"Adapter: {out}",
         {"adapter": str(out), "method": name, "rows": len(X), "evaluated_on": rows, **metrics},
     )
 
@@ -160,6 +161,19 @@ def _result(adapter: BaseAdapter) -> str:
     width, n = adapter.map_.n_features_out, adapter.n_features_in_
     kept = "" if adapter.head_ is None else "The classifier's predictions stay as they are.\n"
     return f"The vectors have width {width}, from {n} columns of one pass, and are {use}.\n{kept}"
+
+
+def _verdict(before: dict[str, float], after: dict[str, float]) -> str:
+    """Say in one sentence what the adapter does to the rows that are judged."""
+    if not before:
+        return f"The map predicts the teacher's vectors with an R² of {after['r2']:.3g}."
+    scores = (name for name in ("accuracy", "r2") if name in before and name in after)
+    said = [
+        f"the {TITLES.get(name, name)} is {after[name]:.3g} ({before[name]:.3g} before)"
+        for name in scores
+    ]
+    first = f"{after['ev1']:.1%} of the variance ({before['ev1']:.1%} before)"
+    return f"{'; '.join([f'The first direction holds {first}', *said])}."
 
 
 def _table(metrics: dict[str, dict[str, float]]) -> str:

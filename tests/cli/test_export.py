@@ -74,6 +74,7 @@ def test_the_merged_checkpoint_predicts_like_the_adapter(files):
     assert json.loads(bare.stdout)["head"] == "checkpoint"
 
 
+@pytest.mark.xdist_group("onnx")  # so that one process loads the exporter
 def test_a_readout_of_hidden_layers_becomes_a_graph(files):
     pytest.importorskip("onnxscript")
     line = "fit teacher-readout --on texts.tsv --model my-model --teacher my-base --out readout"

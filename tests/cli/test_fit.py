@@ -36,6 +36,10 @@ class TestMatrix:
         assert before == pytest.approx(isoscore(X), abs=0.01)
         assert before < 0.1 < 0.7 < after < 1
         assert ev1_before > 2 * ev1_after
+        first = (
+            f"The first direction holds {ev1_after:.1%} of the variance ({ev1_before:.1%} before)."
+        )
+        assert completed.stdout.startswith(first)
         assert "accuracy" not in completed.stdout
         np.testing.assert_array_equal(load_adapter("a").transform(X), Whitening().fit_transform(X))
         names = ["README.md", "adapter.skops", "isoadapt.txt"]  # no pickle
@@ -52,6 +56,8 @@ class TestMatrix:
         np.testing.assert_array_equal(loaded.transform(X), expected.transform(X))
         score = re.search(r"accuracy +([\d.]+) +([\d.]+)", completed.stdout)
         assert 0.85 < float(score[2]) < expected.score(X, Y)  # cross-fitted
+        verdict = f"; the accuracy is {float(score[2]):.3g} ({float(score[1]):.3g} before).\n"
+        assert verdict in completed.stdout
 
 
 class TestTexts:
@@ -193,6 +199,7 @@ def test_several_files_of_texts_without_labels(more_files):
     np.testing.assert_array_equal(adapter.map_.matrix, own.map_.matrix)
     np.testing.assert_array_equal(adapter.head.coef_, whole.head_.coef_)
     assert re.search(rf"^R² +{adapter.r2_:.4g}$", completed.stdout, re.M)
+    assert f"teacher's vectors with an R² of {adapter.r2_:.3g}.\n" in completed.stdout
     succeed("transform", "a", "pairs.csv", "out.npy", "--separately")
     np.testing.assert_allclose(np.load("out.npy"), whole.transform(LINES), atol=1e-6)
     result = "width 16, from 80 columns of one pass, and are comparable with the teacher's.\n"
