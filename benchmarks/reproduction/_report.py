@@ -12,7 +12,15 @@ from benchmarks._places import FOLDER
 from benchmarks._versions import written
 from benchmarks.reproduction._claims import LIMITS, Judged, judge_claims, read_claims
 from benchmarks.reproduction._measuring import METRICS
-from benchmarks.reproduction._plan import ASKED, CHOSEN, RECIPES, candidate_cell, plan, try_name
+from benchmarks.reproduction._plan import (
+    ASKED,
+    CHOSEN,
+    DIFFERENCES,
+    RECIPES,
+    candidate_cell,
+    plan,
+    try_name,
+)
 from benchmarks.reproduction._records import KEY, by_seed, record_store, table_of
 from benchmarks.reproduction._statistics import SEEDS_NEEDED, mean_sd
 
@@ -150,10 +158,11 @@ def _tries(done: pd.DataFrame) -> str:
 
 def _differences(done: pd.DataFrame) -> str:
     """Return what each difference of the released code alone does to training with λ = -1."""
-    own = done[done["name"].str.startswith("difference: ")]
+    own = {row["name"]: row for _, row in done.iterrows()}
     rows = [
-        (row["name"].partition(": ")[2], _metric(row), f"{row['isoscore_star']:.4f}")
-        for _, row in own.iterrows()
+        (name, _metric(row), f"{row['isoscore_star']:.4f}")
+        for name in DIFFERENCES
+        if (row := own.get(f"difference: {name}")) is not None
     ]
     return markdown_table(("difference", "Matthews", "IsoScore* of the tokens"), rows)
 

@@ -85,6 +85,14 @@ def test_a_bound_is_a_factor_or_a_margin(rule, bound, high, outcome):
     assert judge(claim(rule, bound=bound), pairs([2.0, 4.0, 6.0], high)).outcome == outcome
 
 
+def test_that_one_method_is_better_must_hold_for_their_number():
+    low, high = [2.0, 4.0, 6.0], [2.8, 4.7, 6.95]  # by more than 0.5 with p = 0.049
+    table = table_of(records("low", low) + records("high", high) + records("other", low))
+    rule = "none is better by"
+    assert judge(claim(rule, bound=0.5), table).outcome == FAILS
+    assert judge(claim(rule, bound=0.5, after="high; other"), table).outcome == NOT_SHOWN
+
+
 def test_a_seed_without_a_figure_lets_no_claim_hold():
     for lost in (LOST, float("nan")):
         judged = judge(claim(), pairs([1, 1, 1, 1], [2, 2.1, 2, lost]))

@@ -1,5 +1,7 @@
 """The plan: which cells, in which order, by which recipe, λ and ζ; PLAN.md says the same."""
 
+import json
+
 import pytest
 
 from benchmarks.reproduction.__main__ import RECORDS
@@ -30,6 +32,7 @@ def test_plan_md_has_the_cells_and_the_claims():
 
 def test_cells_are_all_different_and_records_have_their_recipes():
     assert len(CELLS) == len(plan())
+    json.dumps([dict(cell.settings) for cell in CELLS.values()], allow_nan=False)
     left = {key[2] for key in RECORDED if key not in CELLS}
     assert left == {"sst2_sentence", "tiny T5"}
     for key in CELLS.keys() & RECORDED.keys():
