@@ -5,25 +5,35 @@ the records.
 """
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.reproduction import __main__ as reproduce, istar_sign, persistent_entropy
-from benchmarks.reproduction._cells import Record
-from benchmarks.reproduction._figures import TASKS, has_collapsed, metric_name, of, paired
-from benchmarks.reproduction._report import planned
+from benchmarks.quality._adapter_rows import MINIBATCH, NO_PENALTY, REFIT
+from benchmarks.reproduction.__main__ import RECORDS
+from benchmarks.reproduction._plan import (
+    ASKED,
+    RECIPES,
+    SIZES,
+    TRIES,
+    ZETAS,
+    candidate_cell,
+    try_name,
+)
+from benchmarks.reproduction._records import by_seed, record_store, table_of
+from benchmarks.reproduction._report import title_of
 from benchmarks.reproduction._statistics import t_interval
-from benchmarks.reproduction._training import BASE
-from benchmarks.reproduction.isotropy_calibration import COMPARED, NOTABLE, TESTED
-from benchmarks.reproduction.isotropy_layer import MINIBATCH, NO_PENALTY, REFIT, THEIRS
 
 STATIC = Path(__file__).parent / "_static"
-LAMBDAS = sorted({0.0, *(sign * size for sign in istar_sign.SIGNS for size in istar_sign.SIZES)})
+LAMBDAS = sorted({0.0, *SIZES, *(-size for size in SIZES)})
+ANISOTROPY = {"cola": (0.660, 0.468), "mrpc": (0.733, 0.483)}  # BERT, without and with the penalty
+GAIN = {"cola": 0.0193, "mrpc": 0.0086, "rte": 0.0268}  # of the layer with BERT, over seeds
+METHODS = ("CosReg lam=1", "spectrum control, polynomial", "FlowAdapter, head refit")
+MARGIN = 0.01  # difference of the metric up to which a method is not better
 TEXT, QUIET = "#1f2933", "#8a949e"
 COLOURS = ("#1b6f9c", "#c8553d", "#1b7f5c")
 STYLE = {
@@ -41,96 +51,97 @@ STYLE = {
 }
 
 Values = dict[str, Any]  # by panel, what is drawn in it
-Records = Sequence[Record]
 
 
-def values(records: Records, every: Records) -> dict[str, Values]:
+def values(table: pd.DataFrame) -> dict[str, Values]:
     """Return the values of each picture, rounded to four digits."""
     found = {
-        "000": _selected_bars(records),
-        "002": _signs(records, every),
-        "003": _layer(records),
-        "004": _methods(records),
+        "000": _selected_bars(table),
+        "002": _signs(table),
+        "003": _layer(table),
+        "004": _methods(table),
     }
     return json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.4g}"))
 
 
-def _selected_bars(records: Records) -> Values:
+def _selected_bars(table: pd.DataFrame) -> Values:
     """Return pairs of values, of the base and with selected bars, for each task and seed."""
     found: Values = {}
-    for task, theirs in persistent_entropy.BERT.items():
-        base, bars = of(BASE.name, task), of(persistent_entropy.SELECTED.name, task)
+    for task, theirs in ANISOTROPY.items():
+        name, metric = title_of(task).split(", ")
         for figure, title in (
             ("anisotropy1_centered", "centred anisotropy₁, head's input"),
             ("first_token_anisotropy1_centered", "centred anisotropy₁, [CLS]"),
-            ("metric", metric_name(task)),
+            ("metric", metric),
         ):
-            pairs = paired(records, base, bars, figure)
-            found[f"{TASKS[task]}\n{title}"] = {
-                "seeds": [[pairs.before[seed], pairs.after[seed]] for seed in pairs.before],
-                "BERT": [float(each) for each in theirs[1].split(" → ")] * ("[CLS]" in title),
+            sides = (by_seed(table, task, each, figure) for each in ("base", "selected bars"))
+            found[f"{name}\n{title}"] = {
+                "seeds": [list(pair) for pair in zip(*sides, strict=True)],
+                "BERT": list(theirs) * ("[CLS]" in title),
             }
     return found
 
 
-def _signs(records: Records, every: Records) -> Values:
+def _signs(table: pd.DataFrame) -> Values:
     """Return the metric of the tries, and IsoScore* of the models of all seeds, against λ."""
-    kept = {record["key"]: record for record in every if "figures" in record}
     found: Values = {}
-    for task in istar_sign.ASKED:
-        zeros = [istar_sign.zero_cell(task, seed).key for seed in istar_sign.ZERO_SEEDS]
+    for task in ASKED:
+        own = table[table["task"] == task].set_index("name")
         panel: Values = {
             f"ζ = {zeta:g}": [
-                [lam, record["figures"]["metric"], has_collapsed(record)]
-                for lam in LAMBDAS
-                if (record := kept.get(istar_sign.try_cell(task, lam, zeta).key))
+                [lam, own.at[name, "metric"], bool(own.at[name, "collapsed"])]
+                for lam, name in sorted(
+                    (lam, try_name(lam, each))
+                    for options in TRIES.values()
+                    for lam, each in options
+                    if each == zeta
+                )
             ]
-            for zeta in istar_sign.ZETAS
+            for zeta in ZETAS
         }
-        panel["λ = 0"] = [kept[key]["figures"]["metric"] for key in zeros if key in kept]
-        found[f"{TASKS[task]}, {metric_name(task)}\non held-out training rows"] = panel
+        zero = candidate_cell(task, RECIPES[task]).name
+        panel["λ = 0"] = list(by_seed(table, task, zero, "metric"))
+        found[f"{title_of(task)}\non held-out training rows"] = panel
+    drawn = table[table["isoscore_star"].notna()]
+    drawn = drawn[~drawn["name"].str.startswith(("released", "second", "difference"))]
     found["IsoScore* of all layers' tokens\non the dev set, each seed"] = {
-        TASKS[task]: sorted(
-            [record["settings"].get("lam", 0.0), record["figures"]["isoscore_star"]]
-            for record in records
-            if record["task"] == task
-            and "isoscore_star" in record.get("figures", {})
-            and (record["name"] == BASE.name or record["settings"].get("penalty") == "istar")
-            and not record["name"].startswith(("released", "second"))
+        title_of(task).split(", ")[0]: sorted(
+            [row["settings"].get("lam", 0.0), row["isoscore_star"]]
+            for _, row in drawn[drawn["task"] == task].iterrows()
+            if row["name"] == "base" or row["settings"].get("penalty") == "istar"
         )
-        for task in istar_sign.ASKED
+        for task in ASKED
     }
     return found
 
 
-def _layer(records: Records) -> Values:
+def _layer(table: pd.DataFrame) -> Values:
     """Return the differences of the metric between the layer and its controls."""
-    controls = {"base": BASE.name, "same layer, no penalty": NO_PENALTY, "head refit": REFIT}
+    controls = {"base": "base", "same layer, no penalty": NO_PENALTY, "head refit": REFIT}
     return {
-        f"{TASKS[task]}, {metric_name(task)}": {
-            f"over {title}": [*_interval(records, of(name, task), of(MINIBATCH, task))]
+        title_of(task): {
+            f"over {title}": _interval(table, task, name, MINIBATCH)
             for title, name in controls.items()
         }
-        | {"BERT over base (paper)": [theirs.gain]}
-        for task, theirs in THEIRS.items()
+        | {"BERT over base (paper)": [gain]}
+        for task, gain in GAIN.items()
     }
 
 
-def _methods(records: Records) -> Values:
+def _methods(table: pd.DataFrame) -> Values:
     """Return the differences of the metric between the methods and the base."""
     return {
-        f"{TASKS[task]}, {metric_name(task)}": {
-            name.split(" lam")[0].split(", head")[0]: [
-                *_interval(records, of(BASE.name, task), of(name, task))
-            ]
-            for name in COMPARED
+        title_of(task): {
+            name.split(" lam")[0].split(", head")[0]: _interval(table, task, "base", name)
+            for name in METHODS
         }
-        for task in TESTED
+        for task in ASKED
     }
 
 
-def _interval(records: Records, before: Mapping[str, Any], after: Mapping[str, Any]) -> Any:
-    return t_interval([*paired(records, before, after, "metric").steps().values()])
+def _interval(table: pd.DataFrame, task: str, before: str, after: str) -> list[float]:
+    steps = by_seed(table, task, after, "metric") - by_seed(table, task, before, "metric")
+    return [*t_interval(steps)]
 
 
 def draw(number: str, panels: Values) -> Figure:
@@ -205,7 +216,7 @@ def _draw_intervals(ax: Axes, panel: Values) -> None:
 
 def _draw_methods(ax: Axes, panel: Values) -> None:
     _draw_intervals(ax, panel)
-    ax.axvline(NOTABLE, color=COLOURS[1], ls=":", label="margin of the claim")
+    ax.axvline(MARGIN, color=COLOURS[1], ls=":", label="margin of the claim")
     ax.legend(frameon=False, fontsize=9, loc="lower left")
 
 
@@ -219,8 +230,8 @@ DRAWN = {
 
 def main() -> None:
     """Write the pictures."""
-    _, every, records = planned(reproduce.RECORDS)
-    for number, panels in values(records, every).items():
+    table = table_of(record_store(RECORDS).entries())
+    for number, panels in values(table).items():
         file = STATIC / f"reproduction-{number}.svg"
         described = json.dumps(panels, ensure_ascii=False)
         with mpl.rc_context(STYLE):

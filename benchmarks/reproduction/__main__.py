@@ -9,57 +9,29 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import _places
 from benchmarks._store import HELD, Busy, locked
-from benchmarks.reproduction import (
-    isotropy_calibration,
-    isotropy_layer,
-    istar,
-    istar_scores,
-    istar_sign,
-    persistent_entropy,
-)
-from benchmarks.reproduction._cells import (
-    Cell,
-    Record,
-    Slot,
-    record_store,
-    run_cell,
-)
-from benchmarks.reproduction._plan import next_cell, order_table, plan
-from benchmarks.reproduction._report import SIGN, Papers, reproduction_text
-from isoadapt._utils.files import atomic_path, writable_folder
+from benchmarks.reproduction._plan import plan, plan_table
+from benchmarks.reproduction._records import record_store, run_cell
+from benchmarks.reproduction._report import PAGE, write_report
+from isoadapt._utils.files import writable_folder
 
-PAPERS: Papers = {
-    SIGN: (istar_sign,),
-    "002": (istar_scores, istar),
-    "003": (isotropy_layer,),
-    "000": (persistent_entropy,),
-    "004": (isotropy_calibration,),
-}
 RECORDS = Path(__file__).parent / "results" / "whole.jsonl"
-PLAN = Path(__file__).parent / "PLAN.md"
 
 
-def run_cells(slots: Sequence[Slot], path: Path) -> int:
-    """Run missing cells in order; return 1 if a cell failed."""
+def run_cells(path: Path) -> int:
+    """Run the cells of the plan that have no figures yet; return 1 if one failed."""
     store = record_store(path)
-    tried: set[str] = set()
+    cells = plan()
+    missing = [cell for cell in cells if "figures" not in store.cells.get(cell.key, ())]
     code = 0
-    while cell := next_cell(slots, store.entries(), tried):
-        tried.add(cell.key)
+    for number, cell in enumerate(missing, 1 + len(cells) - len(missing)):
         record = run_cell(cell)
         store.add(record)
         code = max(code, int("error" in record))
-        _tell(cell, record, store.entries(), slots)
+        outcome = record.get("error", f"{record['seconds']:.1f} s")
+        named = f"{cell.kind}: {cell.name}, {cell.task}, seed {cell.seed}"
+        print(f"[{number}/{len(cells)}] {named}: {outcome}", file=sys.stderr, flush=True)
     return code
-
-
-def _tell(cell: Cell, record: Record, records: Sequence[Record], slots: Sequence[Slot]) -> None:
-    outcome = record.get("error", f"{record['seconds']:.1f} s")
-    finished = sum("figures" in item for item in records)
-    named = f"{cell.kind}: {cell.name}, {cell.task}, seed {cell.seed}"
-    print(f"[{finished}/{len(slots)}] {named}: {outcome}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,21 +43,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=where)
     options = parser.parse_args(arguments)
     if options.plan:
-        print(order_table(plan()))
+        print(plan_table())
         return 0
     path = writable_folder(options.out or RECORDS.parent) / RECORDS.name
     code = 0
     if not options.report_only:
         try:
             with locked(path):
-                code = run_cells(plan(), path)
+                code = run_cells(path)
         except Busy as busy:
             print(busy, file=sys.stderr)
             return HELD
-    target = (options.out or _places.FOLDER) / "REPRODUCTION.md"
-    with atomic_path(target) as temporary:
-        temporary.write_text(reproduction_text(PAPERS, path), "utf-8")
-    print(f"report: {target}")
+    page = options.out / PAGE.name if options.out else PAGE
+    write_report(path, page)
+    print(f"report: {page}")
     return code
 
 

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from torch import Tensor
 
-from benchmarks.reproduction._figures import task_score
-from benchmarks.reproduction._statistics import pack
+from benchmarks.reproduction._records import pack
 from isoadapt.encoders._texts import as_texts
 from isoadapt.finetune._objective import HEAD_INPUT, Watch
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import anisotropy, spectrum
 from isoadapt.metrics import isoscore_star, isotropy_report
 
+METRICS = {"cola": "matthews", "mrpc": "accuracy", "rte": "accuracy"}
 BATCH_SIZE = 64
 ZETA = 0.2  # ζ of every reported IsoScore*, as in paper 002
 PRIOR_VECTORS = 250_000  # number of tokens of all layers for Σ_S, as in paper 002
@@ -40,46 +40,31 @@ class Reading(NamedTuple):
     layers: list[Moments]
     first_tokens: Tensor
 
-    def all_layers(self) -> Moments:
-        """Return the moments of the tokens of all layers together."""
-        union = Moments()
-        for layer in self.layers:
-            union.merge(layer)
-        return union
-
 
 @torch.inference_mode()
-def read(network: Any, tokenizer: Any, texts: Any, max_length: int) -> Reading:
+def read(
+    network: Any, tokenizer: Any, texts: Any, max_length: int, of_tokens: bool = True
+) -> Reading:
     """Run a classifier on batches of texts of similar length; rows keep the given order."""
+    network.eval()
     columns = tokenized(tokenizer, texts, max_length)
-    layers = [Moments() for _ in range(network.config.num_hidden_layers)]
+    order = np.argsort([len(ids) for ids in columns["input_ids"]], kind="stable")
+    layers = [Moments() for _ in range(network.config.num_hidden_layers * of_tokens)]
     parts: list[tuple[Tensor, ...]] = []
-    order = _by_length(columns)
-    for batch in _batches(network, tokenizer, columns, order):
-        watches = [Watch(network, (k,)) for k in range(1, len(layers) + 1)]
+    for start in range(0, len(order), BATCH_SIZE):
+        chosen = order[start : start + BATCH_SIZE]
+        rows = {name: [values[i] for i in chosen] for name, values in columns.items()}
+        batch = tokenizer.pad(rows, return_tensors="pt").to(network.device)
         with Watch(network, HEAD_INPUT) as head:
-            outputs = network(**batch, **watches[0].options)
-        for layer, watch in zip(layers, watches, strict=True):
-            layer.update(watch.points(outputs, batch).values.cpu())
-        firsts = outputs.hidden_states[-1][:, 0]
+            outputs = network(**batch, output_hidden_states=True)
+        states = [each.cpu() for each in outputs.hidden_states[1:]]
+        for layer, tokens in zip(layers, states, strict=False):
+            layer.update(tokens[batch["attention_mask"].cpu().bool()])
         embeddings = head.points(outputs, batch).values
-        parts.append((embeddings.cpu(), outputs.logits.cpu(), firsts.cpu()))
-    embeddings, logits, firsts = _in_order(parts, order)
+        parts.append((embeddings.cpu(), outputs.logits.cpu(), states[-1][:, 0]))
+    back = torch.from_numpy(np.argsort(order))
+    embeddings, logits, firsts = (torch.cat(part)[back] for part in zip(*parts, strict=True))
     return Reading(embeddings, logits, layers, firsts)
-
-
-@torch.inference_mode()
-def embed(network: Any, tokenizer: Any, texts: Any, max_length: int) -> tuple[Tensor, Tensor]:
-    """Return the input of the head and the logits, without figures of the tokens."""
-    columns = tokenized(tokenizer, texts, max_length)
-    order = _by_length(columns)
-    parts: list[tuple[Tensor, ...]] = []
-    for batch in _batches(network, tokenizer, columns, order):
-        with Watch(network, HEAD_INPUT) as watch:
-            outputs = network(**batch, **watch.options)
-        parts.append((watch.points(outputs, batch).values.cpu(), outputs.logits.cpu()))
-    embeddings, logits = _in_order(parts, order)
-    return embeddings, logits
 
 
 def prior_rows(tokenizer: Any, texts: Any, max_length: int, n_layers: int, seed: int) -> list[int]:
@@ -96,52 +81,26 @@ def tokenized(tokenizer: Any, texts: Any, max_length: int) -> Any:
     return tokenizer(inputs.first, inputs.second, truncation=True, max_length=max_length)
 
 
-def _by_length(columns: Any) -> NDArray[np.intp]:
-    return np.argsort([len(ids) for ids in columns["input_ids"]], kind="stable")
-
-
-def _batches(
-    network: Any, tokenizer: Any, columns: Any, order: NDArray[np.intp]
-) -> Iterator[dict[str, Tensor]]:
-    """Yield padded batches in the given order, with the network in evaluation mode."""
-    network.eval()
-    for start in range(0, len(order), BATCH_SIZE):
-        rows = {
-            name: [values[i] for i in order[start : start + BATCH_SIZE]]
-            for name, values in columns.items()
-        }
-        yield tokenizer.pad(rows, return_tensors="pt").to(network.device)
-
-
-def _in_order(parts: Sequence[tuple[Tensor, ...]], order: NDArray[np.intp]) -> list[Tensor]:
-    """Concatenate the batches and restore the order of the texts."""
-    back = torch.from_numpy(np.argsort(order))
-    return [torch.cat(part)[back] for part in zip(*parts, strict=True)]
-
-
 def task_figures(task: str, labels: Array, outputs: Array) -> dict[str, Any]:
     """Evaluate logits; `metric` is that of the task, `dev` the packed predictions."""
     predicted = outputs.argmax(1)
-    found = {
-        "accuracy": float(accuracy_score(labels, predicted)),
-        "matthews": float(matthews_corrcoef(labels, predicted)),
-    }
-    return {"metric": found[task_score(task)], **found, "dev": pack(labels, predicted)}
+    score = {"accuracy": accuracy_score, "matthews": matthews_corrcoef}[METRICS[task]]
+    return {"metric": float(score(labels, predicted)), "dev": pack(labels, predicted)}
 
 
-def anisotropies(points: Tensor) -> dict[str, float]:
+def anisotropies(points: Tensor, start: str = "") -> dict[str, float]:
     """Return the first two anisotropies of points, raw and centred."""
     found = {}
     for ending, center in (("", False), ("_centered", True)):
         variances = spectrum(points.float(), center)
         for k in (1, 2):
-            found[f"anisotropy{k}{ending}"] = float(anisotropy(variances, k))
+            found[f"{start}anisotropy{k}{ending}"] = float(anisotropy(variances, k))
     return found
 
 
 def embedding_figures(points: Tensor) -> dict[str, float]:
     """Return the geometry of the head's input; empty if all points are equal."""
-    with warnings.catch_warnings():  # no warning on the bias: the corrected score is reported too
+    with warnings.catch_warnings():  # claims are on the score without the correction of its bias
         warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
         try:
             report = isotropy_report(points.numpy())
@@ -150,24 +109,30 @@ def embedding_figures(points: Tensor) -> dict[str, float]:
     return {**anisotropies(points), **{name: getattr(report, name) for name in OF_POINTS}}
 
 
-def token_figures(dev: Reading, prior: Reading | None) -> dict[str, Any]:
-    """Return the geometry of the dev tokens; IsoScore* only if Σ_S of training tokens is given."""
-    firsts = anisotropies(dev.first_tokens)
-    return {
-        **(_isoscore_star_figures(dev, prior) if prior else {}),
-        "last_mean_norm": float(dev.layers[-1].mean.norm()),
-        "first_token_anisotropy1": firsts["anisotropy1"],
-        "first_token_anisotropy1_centered": firsts["anisotropy1_centered"],
-    }
-
-
-def _isoscore_star_figures(dev: Reading, prior: Reading) -> dict[str, Any]:
+def token_figures(dev: Reading, prior: Reading) -> dict[str, Any]:
+    """Return the geometry of the dev tokens; Σ_S of IsoScore* is that of training tokens."""
     layers = [_shrunk(*pair) for pair in zip(dev.layers, prior.layers, strict=True)]
     return {
-        "isoscore_star": _shrunk(dev.all_layers(), prior.all_layers()),
+        "isoscore_star": _shrunk(_union(dev.layers), _union(prior.layers)),
         "layers_isoscore_star": layers,
         "last_isoscore_star": layers[-1],
+        "last_mean_norm": float(dev.layers[-1].mean.norm()),
+        **anisotropies(dev.first_tokens, "first_token_"),
     }
+
+
+def _union(layers: Sequence[Moments]) -> Moments:
+    union = Moments()
+    for layer in layers:
+        union.merge(layer)
+    return union
+
+
+def _shrunk(points: Moments, prior: Moments) -> float | None:
+    try:
+        return isoscore_star(points, prior_cov=prior.covariance().numpy(), zeta=ZETA)
+    except ValueError:  # undefined for collapsed points
+        return None
 
 
 def log_figures(history: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -179,20 +144,13 @@ def log_figures(history: Sequence[dict[str, Any]]) -> dict[str, float]:
     logs = [entry for entry in history if "task_loss" in entry]
     tenth = max(1, len(logs) // 10)
     late = [entry for entry in logs if entry["step"] > 0.7 * logs[-1]["step"]]
-    known = sorted({name for entry in logs for name in entry})
-    found = {f"batch_{name}": _mean(late, name) for name in known if name.startswith("anisotropy")}
-    name = "anisotropy1_centered"
-    if name in known:
-        found[f"batch_{name}_start"] = _mean(logs[:tenth], name)
-        found[f"batch_{name}_end"] = _mean(logs[-tenth:], name)
-    return found
-
-
-def _shrunk(points: Moments, prior: Moments) -> float | None:
-    try:
-        return isoscore_star(points, prior_cov=prior.covariance().numpy(), zeta=ZETA)
-    except ValueError:  # undefined for collapsed points
-        return None
+    raw, centred = "anisotropy1", "anisotropy1_centered"
+    return {
+        f"batch_{raw}": _mean(late, raw),
+        f"batch_{centred}": _mean(late, centred),
+        f"batch_{centred}_start": _mean(logs[:tenth], centred),
+        f"batch_{centred}_end": _mean(logs[-tenth:], centred),
+    }
 
 
 def _mean(entries: Sequence[dict[str, Any]], name: str) -> float:

@@ -1,146 +1,153 @@
-"""The cells in the order they run; PLAN.md describes them in words."""
+"""The cells in the order they run, with the recipes, λ and ζ that the first of them chose.
 
-from collections.abc import Iterator, Sequence
+PLAN.md describes them in words.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pandas as pd
 
 from benchmarks._markdown import markdown_table
-from benchmarks.quality._adapter_rows import Row
-from benchmarks.reproduction import (
-    _output_embeddings,
-    isotropy_calibration,
-    isotropy_layer,
-    istar,
-    istar_scores,
-    istar_sign,
-    persistent_entropy,
-)
-from benchmarks.reproduction._cells import (
-    BASE_RUN,
-    CHOICE,
-    FRESH,
-    PENALTY,
-    POST_HOC,
-    Cell,
-    Record,
-    Slot,
-    fields_of,
-    known_slot,
-)
-from benchmarks.reproduction._choice import candidate_cell, candidates, recipe_of
-from benchmarks.reproduction._posthoc import post_hoc_cell
-from benchmarks.reproduction._training import BASE, Condition, Job
+from benchmarks.reproduction import _points
+from benchmarks.reproduction._adapters import ADAPTERS, adapter_cell
+from benchmarks.reproduction._records import Cell
+from benchmarks.reproduction._training import BASE, HELD_OUT, Condition, Job, Recipe
 
-FIVE = (
-    istar.DOWN,
-    istar.UP,
-    persistent_entropy.SELECTED,
-    istar.COSREG,
-    isotropy_calibration.POLYNOMIAL,
+RECIPES = {"cola": Recipe(5, 5e-5), "mrpc": Recipe(5, 5e-5), "rte": Recipe(5, 3e-5, 16)}
+CANDIDATES = [(epochs, lr) for epochs in (3, 5) for lr in (3e-5, 5e-5, 1e-4)]
+ASKED = ("cola", "mrpc")  # the tasks with penalties
+SIZES, ZETAS = (0.01, 0.1, 1.0), (0.2, 0.8)
+TRIES = {
+    sign: [(factor * size, zeta) for size, zeta in product(SIZES, ZETAS)]
+    for sign, factor in (("lam<0", -1), ("lam>0", 1))
+}
+CHOSEN = {  # λ and ζ with the best metric on the held-out rows, of equal ones the first
+    ("cola", "lam<0"): (-0.01, 0.8),
+    ("cola", "lam>0"): (0.01, 0.2),
+    ("mrpc", "lam<0"): (-0.01, 0.2),
+    ("mrpc", "lam>0"): (0.01, 0.2),
+}
+REPORTED = {"cola": (-1.0, 0.8), "mrpc": (-1.0, 0.6)}  # λ and ζ of BERT in the table of paper 002
+ZERO_SEEDS, FRESH_SEEDS = (10, 11, 12, 13, 14), (5, 6, 7, 8, 9)
+FEWER_SEEDS = FRESH_SEEDS[:3]
+# What the code that the authors of paper 002 released does differently from the recipes.
+DIFFERENCES: dict[str, dict[str, Any]] = {
+    "padding": {"padding": True},
+    "constant rate": {
+        "arguments": {"warmup_steps": 0.0, "lr_scheduler_type": "constant_with_warmup"}
+    },
+    "no clipping": {"arguments": {"max_grad_norm": 0.0}},
+    "no decay": {"arguments": {"weight_decay": 0.0}},
+    "random batches": {"arguments": {"train_sampling_strategy": "random"}},
+    "none": {},
+}
+AS_RELEASED = {
+    "padding": True,
+    "arguments": {"per_device_eval_batch_size": 32}  # batches from which Σ_S is computed
+    | {k: v for each in DIFFERENCES.values() for k, v in each.get("arguments", {}).items()},
+}
+
+
+def istar(name: str, lam: float, zeta: float) -> Condition:
+    """Return a condition of I-STAR on the tokens of all layers."""
+    return Condition(name, "istar", {"zeta": zeta}, lam, "all")
+
+
+PENALTIES = (
+    istar("I-STAR lam=-1", -1.0, 0.2),
+    istar("I-STAR lam=1", 1.0, 0.2),
+    Condition("selected bars", "topological-entropy", {"bars": "selected"}),
+    Condition("CosReg lam=1", "cosreg", where="last"),
+    Condition("spectrum control, polynomial", "spectrum-control", {"decay": "polynomial"}),
 )
-POST_HOC_ROWS = (*isotropy_layer.rows(), isotropy_calibration.FLOW)
-POINT_SEEDS = 5
 
 
-def plan() -> list[Slot]:
-    """Return all slots in the order they run."""
+def plan() -> list[Cell]:
+    """Return all cells in the order they run."""
     return [
-        *_points(POINT_SEEDS),
-        *(slot for task in ("cola", "mrpc") for slot in _task(1, task, 5, FIVE)),
-        *_task(2, "rte", 3, ()),
-        *istar_sign.slots(3),
+        *map(_points.cell, range(5)),
+        *(cell for task in ASKED for cell in _of_papers(task, range(5), PENALTIES)),
+        *_of_papers("rte", range(3), ()),
+        *(cell for task in ASKED for cell in _tries(task)),
+        *_with_fresh_seeds(),
     ]
 
 
-def _points(n_seeds: int) -> Iterator[Slot]:
-    """Yield the slots without a task: Gaussian points, and output embeddings of a tiny T5."""
-    for seed in range(n_seeds):
-        yield known_slot(0, istar_scores.cell(seed))
-        for condition in _output_embeddings.PENALTIES:
-            yield known_slot(0, _output_embeddings.cell(condition, seed))
+def candidate_cell(task: str, recipe: Recipe, seed: int = 0) -> Cell:
+    """Return the cell that evaluates a recipe on the held-out rows."""
+    named = replace(BASE, name=f"lr={recipe.lr:g}, {recipe.epochs} epochs")
+    return Job(task, seed, recipe, named, HELD_OUT).cell("recipe")
 
 
-def _task(block: int, task: str, n_seeds: int, penalties: Sequence[Condition]) -> Iterator[Slot]:
-    """Yield the runs that choose the recipe of a task, and the runs with that recipe."""
-    for recipe in candidates(task):
-        yield known_slot(block, candidate_cell(task, recipe))
-    yield from _runs(block, task, n_seeds, penalties)
+def try_name(lam: float, zeta: float) -> str:
+    """Return the name of the cell that evaluates λ and ζ on the held-out rows."""
+    return f"try lam={lam:g} zeta={zeta:g}"
 
 
-def _runs(block: int, task: str, n_seeds: int, penalties: Sequence[Condition]) -> Iterator[Slot]:
-    """Yield the bases of a task, which may replace its recipe, their adapters and the penalties."""
-
-    def slot(
-        kind: str, name: str, seed: int, row: Row | None = None, condition: Condition = BASE
-    ) -> Slot:
-        def make(records: Sequence[Record]) -> Cell | None:
-            recipe = recipe_of(records, task)
-            if recipe is None:
-                return None
-            job = Job(task, seed, recipe, condition)
-            return post_hoc_cell(row, job) if row else job.cell()
-
-        return Slot(block, kind, name, task, seed, make)
-
-    for seed in range(n_seeds):
-        yield slot(BASE_RUN, BASE.name, seed)
-    for seed in range(n_seeds):
-        for row in POST_HOC_ROWS:
-            yield slot(POST_HOC, row.name, seed, row)
+def _of_papers(task: str, seeds: range, penalties: tuple[Condition, ...]) -> Iterator[Cell]:
+    """Yield the candidates for the recipe of a task, then bases, and what is compared with them."""
+    recipe = RECIPES[task]
+    for epochs, lr in CANDIDATES:
+        yield candidate_cell(task, Recipe(epochs, lr, recipe.batch_size))
+    for seed in seeds:
+        yield Job(task, seed, recipe).cell("base")
+    for seed in seeds:
+        for row in ADAPTERS:
+            yield adapter_cell(row, Job(task, seed, recipe))
         for condition in penalties:
-            yield slot(PENALTY, condition.name, seed, condition=condition)
+            yield Job(task, seed, recipe, condition).cell("penalty")
 
 
-def next_cell(slots: Sequence[Slot], records: Sequence[Record], tried: set[str]) -> Cell | None:
-    """Return the first cell that can run, has no figures and was not tried in this run."""
-    finished = {record["key"] for record in records if "figures" in record}
-    return next(
-        (
-            cell
-            for cell in known_cells(slots, records)
-            if cell.key not in finished | tried and (not cell.needs or cell.needs in finished)
-        ),
-        None,
-    )
+def _tries(task: str) -> Iterator[Cell]:
+    """Yield the tries of λ and ζ, and seeds without a penalty on the same rows."""
+    recipe = RECIPES[task]
+    for lam, zeta in (option for options in TRIES.values() for option in options):
+        condition = istar(try_name(lam, zeta), lam, zeta)
+        yield Job(task, 0, recipe, condition, HELD_OUT).cell("try")
+    for seed in ZERO_SEEDS:
+        yield candidate_cell(task, recipe, seed)
 
 
-def known_cells(slots: Sequence[Slot], records: Sequence[Record]) -> list[Cell]:
-    """Return the cells of the slots for which all that they depend on has been chosen."""
-    return [cell for slot in slots if (cell := slot.make(records))]
+def _with_fresh_seeds() -> Iterator[Cell]:
+    """Yield the judgement of the choices, the control, the second rate and the differences."""
+    for seed, task in product(FRESH_SEEDS, ASKED):
+        yield from _compared("fresh", task, seed, RECIPES[task])
+    for seed, task in product(FEWER_SEEDS, ASKED):
+        for condition in (Condition("base"), istar("I-STAR", *REPORTED[task])):
+            named = replace(condition, name=f"released: {condition.name}", **AS_RELEASED)
+            yield Job(task, seed, RECIPES[task], named).cell("fresh")
+    for seed, task in product(FEWER_SEEDS, ASKED):
+        yield from _compared("second rate", task, seed, RECIPES[task]._replace(lr=3e-5))
+    for name, changes in DIFFERENCES.items():
+        condition = replace(istar(f"difference: {name}", *REPORTED["cola"]), **changes)
+        yield Job("cola", FRESH_SEEDS[0], RECIPES["cola"], condition).cell("fresh")
 
 
-def replaced_records(slots: Sequence[Slot], records: Sequence[Record]) -> list[Record]:
-    """Return the records of runs under a recipe that has been replaced."""
-    choices = [record for record in records if record["kind"] == CHOICE]
-    before = {cell.key for cell in known_cells(slots, choices)}
-    now = {cell.key for cell in known_cells(slots, records)}
-    return [record for record in records if record["key"] in before - now]
+def _compared(series: str, task: str, seed: int, recipe: Recipe) -> Iterator[Cell]:
+    """Yield a base and the chosen penalty of each sign."""
+    best = [istar(f"best {sign}", *CHOSEN[task, sign]) for sign in TRIES]
+    for condition in (BASE, *best):
+        named = replace(condition, name=f"{series}: {condition.name}")
+        yield Job(task, seed, recipe, named).cell("fresh")
 
 
-def planned_records(slots: Sequence[Slot], records: Sequence[Record]) -> list[Record]:
-    """Return a record for each slot, whether it has run or not, without records of other cells."""
-    kept = {record["key"]: record for record in records}
-    cells = [slot.make(records) for slot in slots]
-    return [
-        kept.get(cell.key, cell.fields()) if cell else fields_of(slot)
-        for slot, cell in zip(slots, cells, strict=True)
-    ]
-
-
-def order_table(slots: Sequence[Slot]) -> str:
-    """Return a table of the cells in their order, a row for each run of cells of one kind."""
-    groups: dict[tuple[int, str, str, str], list[Slot]] = {}
-    for slot in slots:
-        series = slot.name.split(":")[0] if slot.kind == FRESH else ""
-        groups.setdefault((slot.block, slot.task, slot.kind, series), []).append(slot)
+def plan_table() -> str:
+    """Return a table of the cells in their order, a row for each task, kind and series."""
+    cells = pd.DataFrame([cell[:4] for cell in plan()], columns=["kind", "name", "task", "seed"])
+    series = cells["name"].where(cells["kind"] == "fresh", "").str.partition(":")[0]
+    groups = cells.groupby(["task", "kind", series], sort=False)
     rows = [
-        (
-            str(block),
+        [
             task,
-            f"{kind} ({series})" if series and series != kind else kind,
-            str(len(dict.fromkeys(slot.name for slot in own))),
-            ", ".join(map(str, sorted({slot.seed for slot in own}))),
+            f"{kind} ({named})" if named not in ("", kind) else kind,
+            str(own["name"].nunique()),
+            ", ".join(map(str, sorted(own["seed"].unique()))),
             str(len(own)),
-        )
-        for (block, task, kind, series), own in groups.items()
+        ]
+        for (task, kind, named), own in groups
     ]
-    table = markdown_table(("block", "task", "kind", "conditions", "seeds", "cells"), rows)
-    return f"{table}\n\n{len(slots)} cells."
+    table = markdown_table(("task", "kind", "conditions", "seeds", "cells"), rows)
+    return f"{table}\n\n{len(cells)} cells."

@@ -1,77 +1,89 @@
-"""Fine-tuning runs of the reproduction, and the saved embeddings of runs without a penalty.
+"""Fine-tuning runs of MiniLM, and the saved embeddings of runs without a penalty.
 
-The embeddings are saved in `CACHE`, in one file per run. If the file is
-missing, the first adapter that needs it repeats the run.
+The embeddings are saved in `CACHE`, in one file per run. If the file is missing, the first adapter
+that needs it repeats the run.
 """
 
-import inspect
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.model_selection import train_test_split
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PrinterCallback,
+)
 
-from benchmarks._commit import commit
 from benchmarks._data import Embeddings, read_table
 from benchmarks._places import RESULTS
-from benchmarks.reproduction._cells import BASE_RUN, JSON, PENALTY, Cell, digest, plain
 from benchmarks.reproduction._measuring import (
     Reading,
-    embed,
     embedding_figures,
     log_figures,
     prior_rows,
     read,
     task_figures,
     token_figures,
+    tokenized,
 )
-from benchmarks.reproduction._recipe import Recipe
-from isoadapt import IStarAdapter, LinearHead
+from benchmarks.reproduction._records import Cell
+from isoadapt import LinearHead
+from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.datasets import minilm_folder
 from isoadapt.encoders._backbone import find_last_linear
+from isoadapt.encoders._models import quiet
+from isoadapt.finetune import IsotropyTrainer
+from isoadapt.finetune._objective import Watch
 from isoadapt.finetune._penalties import PENALTIES
+from isoadapt.finetune._training import training_arguments
 
 CACHE = RESULTS / "reproduction-cache"
-FIGURES = 4  # increased when the figures change, which invalidates earlier records
 MAX_LENGTH = 128
-SPARSE = 10  # logging steps of runs for which no claim uses the log
-# The code that the authors of paper 002 released draws batches at random, takes Σ_S from batches of
-# the same size, and does not clip gradients.
-ARGUMENTS_AS_RELEASED: Mapping[str, JSON] = {
-    "max_grad_norm": 0.0,
-    "train_sampling_strategy": "random",
-    "per_device_eval_batch_size": 32,
-}
-# Names of parameters and penalties in the records, since keys depend on them.
-RECORDED = {
-    "form": "reduction",
-    "spectrum-control": "spectrum",
-    "topological-entropy": "persistent-entropy",
-}
+HELD_OUT = 0.2  # share of the training rows by which recipes, λ and ζ are chosen
+
+
+class Recipe(NamedTuple):
+    """The training settings that differ between tasks."""
+
+    epochs: int
+    lr: float
+    batch_size: int = 32
+
+    def arguments(self) -> dict[str, Any]:
+        """Return arguments of the Trainer, with those that every run has."""
+        return {
+            "num_train_epochs": self.epochs,
+            "learning_rate": self.lr,
+            "per_device_train_batch_size": self.batch_size,
+            "warmup_steps": 0.1,  # a share of the steps
+            "weight_decay": self.lr / 10,
+            "lr_scheduler_type": "linear",
+        }
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A row of a table: a penalty with its parameters, weight and place."""
+    """A row of a table: a penalty with its parameters, weight and place.
+
+    `arguments` of the Trainer replace those of the recipe. With `padding`, the vectors of padding
+    are among the points of the penalty and of Σ_S.
+    """
 
     name: str
     penalty: str | None = None
-    options: Mapping[str, JSON] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     lam: float = 1.0
-    where: str | Sequence[int] = "head_input"
-    arguments: Mapping[str, JSON] = field(
-        default_factory=dict
-    )  # of the Trainer, beside the recipe's
-    padding: bool = False  # whether padding is among the points
-
-    @property
-    def needs_prior(self) -> bool:
-        """Whether a claim uses the IsoScore* of its tokens."""
-        return self == BASE or self.where != "head_input"
+    where: str = "head_input"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    padding: bool = False
 
 
 BASE = Condition("base")
@@ -79,34 +91,33 @@ BASE = Condition("base")
 
 @dataclass(frozen=True)
 class Job:
-    """One fine-tuning run."""
+    """One run, on all training rows, or on those that are not held out for a choice."""
 
     task: str
     seed: int
     recipe: Recipe
     condition: Condition = BASE
+    held_out: float = 0.0
 
-    def settings(self) -> dict[str, JSON]:
-        """All settings that affect the result, except task and seed."""
-        return {
-            **run_settings(self.recipe),
-            **penalty_settings(self.condition),
-            "figures": FIGURES,
-        }
+    def settings(self) -> dict[str, Any]:
+        """Return what is recorded beside the name, the task and the seed."""
+        own = {name: value for name, value in asdict(self.condition).items() if name != "name"}
+        return {"recipe": self.recipe._asdict(), **own, "held_out": self.held_out}
 
     @property
     def file(self) -> Path:
         """The file with the embeddings of a run without a penalty."""
-        return CACHE / f"{self.task}-{self.seed}-{digest(self.settings())}.npz"
+        return CACHE / f"{'-'.join(map(str, (self.task, self.seed, *self.recipe)))}.npz"
 
-    def cell(self) -> Cell:
+    def cell(self, kind: str) -> Cell:
         """Return the cell of the run."""
-        kind = BASE_RUN if self.condition == BASE else PENALTY
-        return Cell(kind, self.condition.name, self.task, self.seed, self.settings(), self.run)
+        name, run = self.condition.name, self.run
+        return Cell(kind, name, self.task, self.seed, self.settings(), run)
 
     def run(self) -> dict[str, Any]:
-        """Fine-tune and return all figures on the whole dev set."""
-        return _run(self)
+        """Fine-tune and return the figures on the whole dev set or on the held-out rows."""
+        data = load_task(self.task)
+        return _on_held_out_rows(self, data) if self.held_out else _on_dev_set(self, data)
 
 
 class Task(NamedTuple):
@@ -118,41 +129,12 @@ class Task(NamedTuple):
     dev_labels: NDArray[Any]
 
 
-def run_settings(recipe: Recipe) -> dict[str, JSON]:
-    """Return the settings that every fine-tuning run depends on; `rows` None is all rows."""
-    return {"rows": None, "max_length": MAX_LENGTH, "recipe": recipe.recorded()}
+class Fitted(NamedTuple):
+    """A fine-tuned model and its log."""
 
-
-def penalty_settings(condition: Condition) -> dict[str, JSON]:
-    """Return all settings of a penalty, including defaults of its loss."""
-    ways = {**condition.arguments, **({"padding": True} if condition.padding else {})}
-    released: dict[str, JSON] = {"released": ways} if ways else {}
-    if condition.penalty is None:
-        place: dict[str, JSON] = (
-            {} if condition.where == "head_input" else {"where": condition.where}
-        )
-        return {"penalty": None, **place, **released}
-    method = PENALTIES[condition.penalty]
-    known = inspect.signature(method.make).parameters
-    options = {name: known[name].default for name in method.parameters} | condition.options
-    return {
-        "penalty": RECORDED.get(condition.penalty, condition.penalty),
-        "options": {RECORDED.get(name, name): value for name, value in options.items()},
-        "lam": condition.lam,
-        "where": condition.where,
-        **released,
-    }
-
-
-def adapter_settings(estimator: BaseEstimator) -> dict[str, JSON]:
-    """Return all parameters of an adapter, including defaults, also those it had when recorded."""
-    former: dict[str, JSON] = {}
-    if isinstance(estimator, PenalisedAdapter):
-        former["network"] = "linear"
-    if isinstance(estimator, IStarAdapter):
-        former |= {"solver": "minibatch", "n_shrinkage": 250_000}
-    parameters = former | estimator.get_params(deep=False)
-    return {"adapter": type(estimator).__name__, "parameters": parameters}
+    network: Any
+    tokenizer: Any
+    history: list[dict[str, Any]]
 
 
 def load_task(name: str) -> Task:
@@ -165,70 +147,112 @@ def base_embeddings(job: Job) -> Embeddings:
     if not job.file.exists():
         job.run()
     with np.load(job.file) as stored:
-        labels = stored["y_train"]
-        return Embeddings(
-            f"{job.task} dev",
-            stored["E_train"],
-            labels,
-            stored["E_dev"],
-            stored["y_dev"],
-            LinearHead(stored["W"], stored["b"], range(int(labels.max()) + 1)),
-        )
+        arrays = [stored[name] for name in ("E_train", "y_train", "E_dev", "y_dev")]
+        head = LinearHead(stored["W"], stored["b"], [0, 1])
+        return Embeddings(f"{job.task} dev", *arrays, head)
 
 
-def base_commit(job: Job) -> str:
-    """Return the commit of the code that computed the saved embeddings."""
-    with np.load(job.file) as stored:
-        return str(stored["commit"])
-
-
-def make_penalty(condition: Condition) -> Any:
-    """Create the loss of a condition, or return None if it has none."""
-    if condition.penalty is None:
-        return None
-    return PENALTIES[condition.penalty].make(**condition.options)
-
-
-def _run(job: Job) -> dict[str, Any]:
-    from benchmarks.reproduction._fitting import fine_tune
-
-    task, condition = load_task(job.task), job.condition
-    logging_steps = 1 if condition.where == "head_input" else SPARSE
-    fitted = fine_tune(job, task.train_texts, task.train_labels, logging_steps)
-    dev = read(fitted.network, fitted.tokenizer, task.dev_texts, MAX_LENGTH)
-    prior = _read_prior(fitted, task, job.seed) if condition.needs_prior else None
-    if condition == BASE:
-        _keep_embeddings(job.file, task, fitted, dev)
-    return plain(
-        {
-            **task_figures(job.task, task.dev_labels, dev.outputs.numpy()),
-            **embedding_figures(dev.embeddings),
-            **token_figures(dev, prior),
-            **log_figures(fitted.history),
-        }
+def _on_held_out_rows(job: Job, data: Task) -> dict[str, Any]:
+    texts, labels = data.train_texts, data.train_labels
+    kept, rest = train_test_split(
+        np.arange(len(labels)), test_size=job.held_out, stratify=labels, random_state=0
     )
+    network, tokenizer, _ = fine_tune(job, [texts[i] for i in kept], labels[kept])
+    found = read(network, tokenizer, [texts[i] for i in rest], MAX_LENGTH, of_tokens=False)
+    return task_figures(job.task, labels[rest], found.outputs.numpy())
 
 
-def _read_prior(fitted: Any, task: Task, seed: int) -> Reading:
-    """Run the model on the training rows from which Σ_S of the reported IsoScore* is computed."""
-    n_layers = fitted.network.config.num_hidden_layers
-    rows = prior_rows(fitted.tokenizer, task.train_texts, MAX_LENGTH, n_layers, seed)
-    texts = [task.train_texts[i] for i in rows]
-    return read(fitted.network, fitted.tokenizer, texts, MAX_LENGTH)
+def _on_dev_set(job: Job, data: Task) -> dict[str, Any]:
+    network, tokenizer, history = fine_tune(job, data.train_texts, data.train_labels)
+    dev = read(network, tokenizer, data.dev_texts, MAX_LENGTH)
+    n_layers = network.config.num_hidden_layers
+    rows = prior_rows(tokenizer, data.train_texts, MAX_LENGTH, n_layers, job.seed)
+    prior = read(network, tokenizer, [data.train_texts[i] for i in rows], MAX_LENGTH)
+    if job.condition == BASE:
+        train = read(network, tokenizer, data.train_texts, MAX_LENGTH, of_tokens=False)
+        _keep_embeddings(job.file, data, find_last_linear(network), train, dev)
+    return {
+        **task_figures(job.task, data.dev_labels, dev.outputs.numpy()),
+        **embedding_figures(dev.embeddings),
+        **token_figures(dev, prior),
+        **log_figures(history),
+    }
 
 
-def _keep_embeddings(file: Path, task: Task, fitted: Any, dev: Reading) -> None:
+def _keep_embeddings(file: Path, data: Task, head: Any, train: Reading, dev: Reading) -> None:
     writable_folder(file.parent)
-    head = find_last_linear(fitted.network)
-    train, _ = embed(fitted.network, fitted.tokenizer, task.train_texts, MAX_LENGTH)
     with atomic_path(file) as temporary, temporary.open("wb") as opened:
         np.savez(
             opened,
-            E_train=train.numpy(),
-            y_train=task.train_labels,
+            E_train=train.embeddings.numpy(),
+            y_train=data.train_labels,
             E_dev=dev.embeddings.numpy(),
-            y_dev=task.dev_labels,
+            y_dev=data.dev_labels,
             W=head.weight.detach().cpu().numpy(),
             b=head.bias.detach().cpu().numpy(),
-            commit=commit(),
         )
+
+
+class PaddedWatch(Watch):
+    """Watches the vectors of all positions of a batch, those of padding among them."""
+
+    def _mask(self, inputs: Mapping[str, Any]) -> None:
+        return None
+
+
+class PaddedTrainer(IsotropyTrainer):
+    """IsotropyTrainer whose penalty and Σ_S count the vectors of padding too."""
+
+    def _watch(self) -> Watch:
+        model = self.accelerator.unwrap_model(self.model)
+        return PaddedWatch(model, self.isotropy_objective.place)
+
+
+def fine_tune(job: Job, texts: Any, labels: NDArray[Any]) -> Fitted:
+    """Fine-tune; for one seed, all penalties have the same order of rows and the same new head."""
+    condition = job.condition
+    network, tokenizer = _load(job.seed)
+    columns = tokenized(tokenizer, texts, MAX_LENGTH)
+    rows = [
+        {**{name: values[i] for name, values in columns.items()}, "labels": label}
+        for i, label in enumerate(labels.tolist())
+    ]
+    penalty = condition.penalty and PENALTIES[condition.penalty].make(**condition.options)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = (PaddedTrainer if condition.padding else IsotropyTrainer)(
+            model=network,
+            args=training_arguments(
+                resolve_device("auto"),
+                job.seed,
+                Path(folder),
+                network.config,
+                logging_strategy="steps",
+                logging_steps=1 if condition.where == "head_input" else 10,
+                logging_first_step=True,
+                **job.recipe.arguments() | condition.arguments,
+            ),
+            train_dataset=rows,
+            data_collator=DataCollatorWithPadding(tokenizer),
+            processing_class=tokenizer,
+            penalty=penalty,
+            lam=condition.lam,
+            where=condition.where,
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return Fitted(network, tokenizer, trainer.state.log_history)
+
+
+def _load(seed: int) -> tuple[Any, Any]:
+    """Load the encoder with a new head for two classes, which depends only on the seed."""
+    folder = minilm_folder()
+    with quiet(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            num_labels=2,
+            dtype=torch.float32,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+        )
+    return network, AutoTokenizer.from_pretrained(folder)

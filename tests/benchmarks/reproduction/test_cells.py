@@ -5,19 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks._commit import commit
-from benchmarks.reproduction import (
-    _fitting,
-    _measuring,
-    _training,
-    isotropy_layer,
-    istar,
-    persistent_entropy,
-)
-from benchmarks.reproduction._cells import run_cell
-from benchmarks.reproduction._posthoc import post_hoc_cell, row_named
-from benchmarks.reproduction._recipe import Recipe
-from benchmarks.reproduction._training import BASE, Job, load_task
+from benchmarks.reproduction import _training
+from benchmarks.reproduction._adapters import ADAPTERS, adapter_cell
+from benchmarks.reproduction._measuring import read
+from benchmarks.reproduction._plan import PENALTIES
+from benchmarks.reproduction._records import run_cell
+from benchmarks.reproduction._training import BASE, HELD_OUT, Job, Recipe, load_task
 from tests.tiny_models import WORDS, save_model
 
 RECIPE = Recipe(epochs=2, lr=1e-3)
@@ -40,29 +33,29 @@ def data(tmp_path, monkeypatch, model):
         lines = [f"{text}\t{int('cat' in text)}" for text in texts]
         (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
     monkeypatch.setenv("ISOADAPT_SHARED", str(tmp_path))
-    monkeypatch.setattr(_fitting, "minilm_folder", lambda: model)
+    monkeypatch.setattr(_training, "minilm_folder", lambda: model)
     monkeypatch.setattr(_training, "CACHE", tmp_path / "cache")
 
 
-def job(condition=BASE):
-    return Job("cola", 0, RECIPE, condition)
+def job(condition=BASE, held_out=0.0):
+    return Job("cola", 0, RECIPE, condition, held_out)
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [BASE, istar.UP, persistent_entropy.SELECTED],
-    ids=lambda condition: condition.name,
-)
+@pytest.mark.parametrize("condition", [BASE, *PENALTIES[1:3]], ids=lambda each: each.name)
 def test_a_run_gives_every_figure_that_a_claim_needs(condition):
     figures = job(condition).run()
-    shown = {"metric", "batch_anisotropy1_centered", "partition_isotropy", "last_mean_norm"}
+    shown = {"metric", "partition_isotropy", "last_mean_norm", "isoscore_star"}
     assert all(math.isfinite(figures[name]) for name in shown)
-    on_tokens = condition == BASE or condition.where != "head_input"
-    assert ("isoscore_star" in figures) == on_tokens
+    assert math.isfinite(figures["batch_anisotropy1_centered"])
+    assert len(figures["layers_isoscore_star"]) == 2
+
+
+def test_a_choice_is_made_on_training_rows_that_were_held_out():
+    assert job(held_out=HELD_OUT).run()["dev"]["rows"] == 16  # of 80
 
 
 @pytest.mark.filterwarnings("ignore:.*different texts are fewer")
-def test_both_passes_give_the_library_s_embeddings_and_layers(model):
+def test_a_pass_gives_the_library_s_embeddings_and_layers(model):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from isoadapt import TransformerEncoder
@@ -72,11 +65,10 @@ def test_both_passes_give_the_library_s_embeddings_and_layers(model):
     texts = load_task("cola").dev_texts
     classes = AutoModelForSequenceClassification, AutoTokenizer
     live = tuple(each.from_pretrained(model) for each in classes)
-    embeddings, logits = _measuring.embed(*live, texts, 64)
-    found = _measuring.read(*live, texts, 64)
-    np.testing.assert_array_equal(embeddings, found.embeddings)
-    np.testing.assert_array_equal(logits, found.outputs)
-    np.testing.assert_allclose(embeddings, TransformerEncoder(live).transform(texts), atol=1e-5)
+    found = read(*live, texts, 64)
+    np.testing.assert_allclose(
+        found.embeddings, TransformerEncoder(live).transform(texts), atol=1e-5
+    )
     theirs = layer_report(TransformerEncoder(live), texts)[1:]
     for layer, own in zip(theirs, found.layers, strict=True):
         assert own.count == layer.n_tokens
@@ -85,15 +77,18 @@ def test_both_passes_give_the_library_s_embeddings_and_layers(model):
 
 def test_adapters_reuse_the_embeddings_of_their_base(monkeypatch):
     runs = []
-    run = _training._run
-    monkeypatch.setattr(_training, "_run", lambda given: runs.append(given) or run(given))
+    fine_tune = _training.fine_tune
+
+    def counted(*given):
+        runs.append(given[0])
+        return fine_tune(*given)
+
+    monkeypatch.setattr(_training, "fine_tune", counted)
     base = job().run()
-    cell = post_hoc_cell(row_named(isotropy_layer.BASE), job())
-    assert runs == [job()]
+    cell = adapter_cell(ADAPTERS[0], job())
     found = run_cell(cell)["figures"]
     assert runs == [job()]
     assert found["isoscore"] == pytest.approx(base["isoscore"])
-    assert found["base_commit"] == commit()
     job().file.unlink()
     assert run_cell(cell)["figures"]["metric"] == found["metric"]
     assert len(runs) == 2  # run again where the file is gone
