@@ -18,8 +18,8 @@ from isoadapt.finetune._penalties import PENALTIES
 from isoadapt.metrics._points import main_figures
 
 _JOINING = ("lam", "balance", "where")
-_TRAINING = ("epochs", "lr", "batch_size", "warmup", "weight_decay", "class_weight")
-_TRAINING += ("random_state", "device")
+_OPTIMISER = ("epochs", "lr", "batch_size", "warmup", "weight_decay")
+_TRAINING = (*_OPTIMISER, "class_weight", "random_state", "device")
 
 
 def finetune(

@@ -109,7 +109,7 @@ class TestDev:
         assert re.search(rf"accuracy +{head.score(X, right):.4g}\n", completed.stdout)
         assert re.search(rf"Matthews +{matthews:.4g}\n", completed.stdout)
         table.replace({"kind": {1: 2}}).to_csv("odd.tsv", sep="\t", index=False)
-        options[3] = "odd.tsv"
+        options[3:] = ["odd.tsv", "--out", "b"]
         refuse("label 2, which does not occur", *LINE[:-1], "dev-several.tsv", *options)
 
     def test_a_regression_on_pairs_is_evaluated(self, files):
