@@ -39,7 +39,7 @@ numpydoc_class_members_toctree = False
 sphinx_gallery_conf = {
     "examples_dirs": str(HERE.parent / "examples"),
     "gallery_dirs": "gallery",
-    "filename_pattern": r"\.py$",
+    "filename_pattern": r"(?<!server)\.py$",  # which is shown, but would run for ever
     "reset_argv": "docs._ext.gallery.checkpoint_argument",
     "default_thumb_file": str(HERE / "_static" / "search.svg"),  # of examples that draw nothing
     "download_all_examples": False,

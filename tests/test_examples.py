@@ -3,13 +3,19 @@
 import functools
 import runpy
 import sys
+from base64 import b64decode
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from matplotlib import pyplot
 
-from isoadapt import datasets
-from tests.tiny_models import save_model
+from isoadapt import AdaptedEncoder, LogitPreservingWhitening, datasets
+from isoadapt.interop import export_onnx
+from tests.tiny_models import TEXTS, save_model
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 # The tokenizer and the corpus are small.
@@ -38,8 +44,38 @@ def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets, "make_acceptability", corpus)
     monkeypatch.setattr(pyplot, "show", lambda: None)
     monkeypatch.setattr(sys, "argv", [example, str(folder)])
-    path = Path(__file__).parents[1] / "examples" / f"{example}.py"
-    runpy.run_path(str(path), run_name="__main__")
+    runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
     pyplot.close("all")
     assert expected in capsys.readouterr().out
     assert not [*tmp_path.glob("*/README*")]  # beside the examples, a section of the gallery
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification"])
+def test_the_server_gives_the_vectors_and_labels_of_the_model(problem, tmp_path, monkeypatch):
+    """Routes are called as functions, because fastapi and uvicorn are not installed."""
+    app = SimpleNamespace(post=lambda path: lambda function: function)
+    absent = {"FastAPI": lambda **_: app, "Body": lambda **_: None, "run": lambda *_, **__: None}
+    for name in ("fastapi", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**absent))
+    names = {0: "rude", 1: "kind", 2: "long"}
+    folder = save_model(tmp_path / "checkpoint", id2label=names, problem_type=problem)
+    texts = TEXTS * 5  # more than a batch
+    model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(texts)
+    file = export_onnx(model, tmp_path / "served" / "model.onnx")
+    monkeypatch.setattr(sys, "argv", ["server", str(file.parent)])
+    served = runpy.run_path(str(EXAMPLES / "server.py"))
+    vectors, predicted = model.transform_predict(texts)
+    if predicted.ndim == 1:
+        expected = [[label] for label in predicted]
+    else:
+        expected = [[names[i] for i in np.flatnonzero(row)] for row in predicted]
+    answer = served["embeddings"](texts, "m", "base64")
+    packed = [np.frombuffer(b64decode(row["embedding"]), "<f4") for row in answer["data"]]
+    close = 1e-4 * np.abs(vectors).max()  # the map amplifies rounding
+    np.testing.assert_allclose(packed, vectors, atol=close)
+    assert [row["index"] for row in answer["data"]] == [*range(len(texts))]
+    [one] = served["embeddings"](texts[0])["data"]
+    np.testing.assert_allclose(one["embedding"], packed[0], atol=close)
+    for rows in (answer["data"], served["classify"](texts)["data"]):
+        assert [row["labels"] for row in rows] == expected

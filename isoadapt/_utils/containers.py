@@ -77,18 +77,18 @@ def as_values(y: Any, name: str = "y", numeric: bool = False, names: Any = None)
     return _numbers(array, name, "convert it, or leave the row out") if numeric else array
 
 
-def as_indicator(y: Any, labels: NDArray[Any] | None = None) -> NDArray[np.int64]:
+def as_indicator(y: Any, labels: Any = None, name: str = "y") -> NDArray[np.int64]:
     """Return labels as an indicator matrix (n, n_labels), whose columns may be prescribed."""
-    values = np.asarray(as_values(y, names=labels))
+    values = np.asarray(as_values(y, name, names=labels))
     values = values[:, None] if values.ndim == 1 else values
     fits = labels is None or values.shape[1:] == labels.shape
     if not fits or not np.isin(values, (0, 1)).all():
         names = "" if labels is None else f"classes={labels.tolist()}"
         raise ValueError(
-            f"y has shape {np.shape(y)} and the values {np.unique(values)[:5].tolist()}, but must "
-            "be an indicator matrix of 0 and 1 with one column for each label of the multi-label "
-            f"head, as sklearn.preprocessing.MultiLabelBinarizer({names}) makes from lists of "
-            "labels; or fit another head"
+            f"{name} has shape {np.shape(y)} and the values {np.unique(values)[:5].tolist()}, but "
+            "several labels of a row must be an indicator matrix of 0 and 1 with one column for "
+            f"each, as sklearn.preprocessing.MultiLabelBinarizer({names}) makes from lists of "
+            "labels. One label for each row, of shape (n,), needs a head of another kind"
         )
     return values.astype(np.int64)
 

@@ -243,7 +243,7 @@ def finetune(
             "default; with istar, positive values increase isotropy and negative values decrease "
             "it), balance (ema or cumulative), and parameters of the loss, such as zeta (istar) "
             "or bars (topological-entropy). For the training: epochs, lr, batch_size, warmup, "
-            "weight_decay, random_state, device.",
+            "weight_decay, class_weight, random_state, device.",
         ),
     ] = None,
     where: Annotated[
@@ -253,8 +253,13 @@ def finetune(
             "Default: those that the paper of the penalty uses."
         ),
     ] = None,
+    class_weight: Annotated[
+        str | None, Option(help="Weights of classes in the loss: balanced, or {'a': 2, 'b': 1}.")
+    ] = None,
     text: Text = None,
-    label: Label = None,
+    label: Annotated[
+        str | None, Option(help="Column of labels, or several of 0 and 1 as A,B. Default: label.")
+    ] = None,
     max_length: MaxLength = 128,
     out: Annotated[Path, Option(help="Output folder for the checkpoint.")] = Path(
         "isoadapt-finetuned"
@@ -269,8 +274,9 @@ def finetune(
 
     isoadapt finetune --model my-base --train train.tsv --penalty istar
     """
-    rows = Source(train, model, label, max_length=max_length, text=columns(text))
+    rows = Source(train, model, columns(label), max_length=max_length, text=columns(text))
     given = [*(settings or []), *([f"where={where}"] if where else [])]
+    given += [f"class_weight={class_weight}"] if class_weight else []
     if penalty is not None and penalty not in PENALTIES:
         raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
     check_exist([train, dev], [model])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt import load_checkpoint
+from isoadapt._utils.containers import as_indicator
 from isoadapt._utils.messages import aligned_table
 from isoadapt.cli._options import TITLES, Console, Source, labelled_texts, read_settings
 from isoadapt.finetune import finetune_text_classifier
@@ -17,7 +18,8 @@ from isoadapt.finetune._penalties import PENALTIES
 from isoadapt.metrics._points import main_figures
 
 _JOINING = ("lam", "balance", "where")
-_TRAINING = ("epochs", "lr", "batch_size", "warmup", "weight_decay", "random_state", "device")
+_OPTIMISER = ("epochs", "lr", "batch_size", "warmup", "weight_decay")
+_TRAINING = (*_OPTIMISER, "class_weight", "random_state", "device")
 
 
 def finetune(
@@ -90,8 +92,9 @@ def _evaluate(
         correlation = float(np.corrcoef(labels, predicted)[0, 1])
         task = {"correlation": correlation, "r2": r2_score(labels, predicted)}
     else:
-        task = {"accuracy": accuracy_score(labels, predicted)}
-        task["matthews"] = matthews_corrcoef(labels, predicted)
+        right = as_indicator(labels, head.classes_) if head.multi_label_ else labels
+        task = {"accuracy": accuracy_score(right, predicted)}  # of all labels of a text
+        task["matthews"] = matthews_corrcoef(np.ravel(right), np.ravel(predicted))
     found = main_figures(X)
     names = ("isoscore", "isoscore_corrected", "ev1", "anisotropy1")
     return task | {name: found[name] for name in names}
@@ -103,6 +106,7 @@ def _check_dev(
     """Check that a dev table has texts to tell apart, and no class that training lacks."""
     if len(set(texts)) < 2:
         raise ValueError(f"{dev} holds only one distinct text, but evaluation needs at least two")
+    known, labels = np.ravel(known), np.ravel(labels)
     if known.dtype.kind == "f" and labels.dtype.kind in {"i", "f"}:
         return  # any number may be a target
     strange = sorted(set(labels.tolist()) - set(known.tolist()), key=str)

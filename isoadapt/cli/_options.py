@@ -69,7 +69,7 @@ class Source(NamedTuple):
 
     path: Path
     model: str | None = None
-    label: str | None = None  # a column; None means "label" if there is one
+    label: Any = None  # a column, or several; None means "label" if there is one
     labels: Path | None = None  # a file with the labels of a .npy matrix
     max_length: int | None = None
     text: tuple[str, ...] | None = None  # one column, or two of pairs; None finds them by name

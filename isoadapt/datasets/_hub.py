@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from isoadapt._utils.imports import import_optional
-from isoadapt.datasets._tables import Texts, label_column, text_columns, texts_and_labels
+from isoadapt.datasets._tables import Texts, label_columns, text_columns, texts_and_labels
 
 _MISSING = -1  # label of a row without one
 
@@ -62,15 +62,15 @@ def load_hub(
         source, name = "nyu-mll/glue", source.removeprefix("glue/")
     rows = datasets.load_dataset(source, name, split=split)
     where, columns = f"{path!s}, split {split!r}", rows.column_names
-    label = label_column(where, columns, label)
+    own = label_columns(where, columns, label)
     kinds = {column: getattr(kind, "dtype", None) for column, kind in rows.features.items()}
-    strings = [each for each in columns if "string" in str(kinds[each]) and each != label]
+    strings = [each for each in columns if "string" in str(kinds[each]) and each not in own]
     names = text_columns(where, columns, text, strings)
-    chosen = dict.fromkeys(names if label is None else [*names, label])
+    chosen = dict.fromkeys([*names, *own])
     table = rows.select_columns([*chosen]).to_pandas()
-    texts, labels = texts_and_labels(where, table, names, label)
+    texts, labels = texts_and_labels(where, table, names, own)
     missing = 0 if labels is None else int((labels == _MISSING).sum())
-    if missing and (missing == len(texts) or hasattr(rows.features[label], "names")):
+    if missing and (missing == len(texts) or hasattr(rows.features[own[0]], "names")):
         raise ValueError(
             f"{where} has the label {_MISSING}, of a missing or hidden label, in {missing} of "
             f"{len(texts)} rows; choose another split, drop these rows, or pass label=None"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from isoadapt._utils.containers import as_matrix, check_finite
 from isoadapt._utils.messages import listed, reason
-from isoadapt.datasets._tables import label_column, labels_of, read_table
+from isoadapt.datasets._tables import label_columns, labels_of, read_table
 
 
 def load_matrix(
@@ -59,9 +59,9 @@ def _split(
 ) -> tuple[Any, NDArray[Any] | None]:
     """Return the features and the labels, or None, of a Parquet file."""
     table = read_table(path)
-    label = label_column(path, table, label)
-    y = labels_of(path, table[label]) if with_labels and label is not None else None
-    asked = [name for name in table if name != label] if features is None else [*features]
+    own = label_columns(path, table, label)
+    y = labels_of(path, table[own[0]]) if with_labels and own else None
+    asked = [name for name in table if name not in own] if features is None else [*features]
     first: dict[str, Any] = {name: table[name].dropna().head(1).tolist() for name in table}
     kinds = {name: np.asarray(cell).dtype.kind for name, cell in first.items()}
     kind = "f" if "f" in kinds.values() else "iu"  # token numbers beside floats are no vectors

@@ -31,8 +31,8 @@ def load_table(
     path: str | os.PathLike[str],
     *,
     text: str | Sequence[str] | None = None,
-    label: str | None = "label",
-) -> tuple[Texts, NDArray[Any] | None]:
+    label: str | Sequence[str] | None = "label",
+) -> tuple[Texts, Any]:
     """Read texts and labels from a TSV or CSV file with a header line, or a JSONL or Parquet file.
 
     Text files are in UTF-8, or in UTF-16 with a byte order mark. In a ``.tsv`` file, as in those of
@@ -49,15 +49,15 @@ def load_table(
         Column of the texts, or two for pairs. None: "sentence1" and "sentence2" if there are both,
         or "sentence", or "text", or the only column besides the labels. If no column has exactly
         that name, the case of letters is ignored.
-    label : str or None, default="label"
-        Column of the labels. None: no labels are read. If the default column "label" does not
-        exist, no labels are read either. Any other name must exist.
+    label : str, sequence of str or None, default="label"
+        Column of the labels, or several columns. None: no labels are read. If the default column
+        "label" does not exist, no labels are read either. Any other name must exist.
 
     Returns
     -------
     texts : list of str, or of 2-tuples of str
         The text or pair of each row.
-    labels : ndarray of shape (n,), or None
+    labels : ndarray of shape (n,), DataFrame of several columns, or None
         The labels: int64 if all are integers, float64 if all are numbers, otherwise str, which
         they also stay if two of them are the same number, such as 1e3 and 1000.
 
@@ -75,12 +75,12 @@ def load_table(
     path = Path(path).expanduser()
     if (table := read_table(path)).empty:
         raise ValueError(f"{path} holds no rows; add at least one")
-    label = label_column(path, table, label)
+    labels = label_columns(path, table, label)
     pair = [name for each in _PAIR if (name := _find(table, each)) is not None]
     single = [name for each in _SINGLE if (name := _find(table, each)) is not None][:1]
-    others = [name for name in table if name not in (label, _find(table, "label"))]
+    others = [name for name in table if name not in (*labels, _find(table, "label"))]
     default = pair if len(pair) == 2 else single or others * (len(others) == 1)
-    return texts_and_labels(path, table, text_columns(path, table, text, default), label)
+    return texts_and_labels(path, table, text_columns(path, table, text, default), labels)
 
 
 def table_suffix(path: Path) -> str:
@@ -181,10 +181,12 @@ def _find(names: Iterable[str], name: str) -> str | None:
     return name if alike.count(name) == 1 else alike[0] if len(alike) == 1 else None
 
 
-def label_column(where: object, names: Iterable[str], label: str | None) -> str | None:
-    """Return the name of the column of labels; None if there is none and it need not be there."""
-    found = None if label is None else _find(names, label)
-    if found is None and label and (label != "label" or label in names):  # in it twice
+def label_columns(where: object, names: Iterable[str], label: Any) -> list[str]:
+    """Return the columns of labels that a user named; none if "label" need not be there."""
+    chosen = [label] if isinstance(label, str) else list(label or ())
+    found = [each for name in chosen if (each := _find(names, name)) is not None]
+    if len(found) < len(chosen) and (label != "label" or label in names):  # in it twice
+        label = ", ".join(chosen)
         raise ValueError(f"label={label!r} is not one column of {where}; it has {listed([*names])}")
     return found
 
@@ -202,12 +204,13 @@ def text_columns(where: object, names: Iterable[str], text: Any, default: list[s
 
 
 def texts_and_labels(
-    where: object, table: pd.DataFrame, names: list[str], label: str | None
-) -> tuple[Texts, NDArray[Any] | None]:
-    """Return one or two columns as texts, and one, if any, as labels."""
+    where: object, table: pd.DataFrame, names: list[str], labels: list[str]
+) -> tuple[Texts, Any]:
+    """Return one or two columns as texts, and others, if any, as labels."""
     columns = [[*map(str, _cells(where, table[name]).values())] for name in names]
     texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    return texts, None if label is None else labels_of(where, table[label])
+    found = {name: labels_of(where, table[name]) for name in labels}
+    return texts, pd.DataFrame(found) if len(labels) > 1 else next(iter(found.values()), None)
 
 
 def _cells(where: object, column: pd.Series, blank: bool = True) -> dict[str, Any]:

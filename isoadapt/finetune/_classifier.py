@@ -41,6 +41,7 @@ from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns
         "lam": [Interval(Real, None, None, closed="neither")],
         "balance": [StrOptions({"ema", "cumulative"}), None],
         "where": [StrOptions(set(PLACES)), Integral, list, tuple, None],
+        "class_weight": [StrOptions({"balanced"}), dict, None],
         "epochs": [Interval(Integral, 1, None, closed="left")],
         "lr": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
@@ -67,6 +68,7 @@ def finetune_text_classifier(
     lam: float = 1.0,
     balance: str | None = None,
     where: str | int | Sequence[int] | None = None,
+    class_weight: str | dict[Any, float] | None = None,
     epochs: int = 3,
     lr: float = 5e-5,
     batch_size: int = 32,
@@ -100,12 +102,14 @@ def finetune_text_classifier(
     texts : sequence of str or of pairs of str
         Texts as a list, tuple, 1-D array, Series or torch Dataset of str. Pairs as a list of
         2-tuples, an array of shape (n, 2), a two-column DataFrame or a torch Dataset of 2-tuples.
-    labels : array-like of shape (n,)
+    labels : array-like of shape (n,) or (n, k)
         Integers or strings train a classifier. Strings, and integers other than 0..C-1, are saved
         as the names of its classes. If they are the names of `model`, in any spelling that
         :func:`~isoadapt.load_checkpoint` understands, these keep their ids. Floats train a
         regression with one output and the squared error, unless they are two whole numbers, which
-        are taken as classes with a warning. Tensors and torch Datasets are accepted too.
+        are taken as classes with a warning. Several columns of 0 and 1 train a multi-label
+        classifier, a sigmoid for each, with the binary cross-entropy, and its labels are named like
+        the columns of a table. Tensors and torch Datasets are accepted too.
     output_folder : str or path-like
         The folder to write. It appears only when the checkpoint is complete. After an error or an
         interrupt nothing is left, and parent folders that were created for it are removed.
@@ -126,6 +130,9 @@ def finetune_text_classifier(
         tokens of the last layer. "all": the tokens of all layers. An integer or a sequence of
         integers: the tokens of these layers, where 1 is the first layer. None: "all" for
         "istar", "last" for "cosreg", "head_input" for the others.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes in the cross-entropy of labels (n,), as in scikit-learn: by label,
+        where a label that is left out has weight 1, or inversely proportional to its frequency.
     epochs : int, default=3
         Number of passes over the texts.
     lr : float, default=5e-5
@@ -177,7 +184,8 @@ def finetune_text_classifier(
         If the type of the texts or labels is not supported, or if the labels have several types.
     ValueError
         If the numbers of texts and labels differ, if there is only one class, if an integer label
-        is negative, or if a label is not finite in float32. If the model does not
+        is negative, or if a label is not finite in float32. If `labels` has several columns with
+        other values than 0 and 1, or `class_weight` is given without classes. If the model does not
         have a layer in `where`, if `max_length` leaves no token for the text, or if `lam`,
         `balance` or `where` is given without a penalty. If the model is a PEFT adapter, its
         configuration is damaged, or its weights are not safetensors files in its own folder.
@@ -226,6 +234,7 @@ def finetune_text_classifier(
         folder = Path(tempfile.gettempdir())  # exists, and nothing is written to it
         arguments = training_arguments(torch_device, seed, folder, network.config, **settings)
         show_progress = shows_progress(verbose)
+        options["compute_loss_func"] = targets.weighted_loss(class_weight, network.config)
         train_classifier(network, tokenizer, rows, arguments, show_progress, **options)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:
         network.eval().cpu().save_pretrained(folder)

@@ -1,6 +1,5 @@
 """Penalties that can be chosen by name, and the places where a penalty can act."""
 
-from collections.abc import Mapping
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ PENALTIES = {name: method.loss for name, method in REGISTRY.items() if method.lo
 
 def penalty_options(
     penalty: "str | nn.Module | None", lam: float, balance: str | None, where: Any
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     """Return arguments of the IsotropyTrainer; `where` None is the place of the penalty's paper."""
     if penalty is None and where is not None:
         raise ValueError(f"where={where!r} has no effect without a penalty: pass penalty= too")

@@ -8,20 +8,24 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, IterableDataset
 
-from isoadapt._utils.containers import as_array
+from isoadapt._utils.containers import as_array, as_indicator, table_columns
 from isoadapt._utils.messages import warn
 from isoadapt.encoders._class_labels import class_labels
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Labels as a tensor (n,): indices of classes, or floats (float32) for a regression."""
+    """Labels as a tensor (n,), indices of classes or floats, or (n, k), an indicator matrix."""
 
     values: Tensor
     classes: tuple[str, ...] | None  # names of the classes; None for a regression
+    given: NDArray[Any] | None = None  # what stood for each class, if each text has one
 
     def configure(self, config: Any) -> None:
         """Replace the description of the labels in the configuration of a model.
@@ -32,29 +36,55 @@ class Targets:
         known = class_labels(config, len(names), names)
         names = known if {*known} == {*names} else names
         config.num_labels = len(names)
-        config.problem_type = "single_label_classification" if self.classes else "regression"
+        kind = "single" if self.values.ndim == 1 else "multi"
+        config.problem_type = f"{kind}_label_classification" if self.classes else "regression"
         config.id2label = dict(enumerate(names))
         config.label2id = {name: i for i, name in enumerate(names)}
 
     def ids(self, config: Any) -> list[Any]:
-        """Return the ids of the classes in a configuration, or the values of a regression."""
+        """Return the ids of the classes in a configuration, columns in its order, or values."""
         if self.classes is None:
             return self.values.tolist()
-        return [config.label2id[self.classes[i]] for i in self.values.tolist()]
+        ids = torch.tensor([config.label2id[name] for name in self.classes])
+        matrix = self.values.ndim == 2
+        return (self.values[:, ids.argsort()] if matrix else ids[self.values]).tolist()
+
+    def weighted_loss(self, class_weight: Any, config: Any) -> Any:
+        """Return the cross-entropy with weights of the classes; None is the loss of the model."""
+        if class_weight is None:
+            return None
+        if self.given is None or self.classes is None:
+            raise ValueError(
+                f"class_weight={class_weight!r} needs labels that are one class for each text: "
+                "leave it out, or give IsotropyTrainer a loss of your own as compute_loss_func"
+            )
+        order = [self.classes.index(name) for name in config.id2label.values()]
+        classes, y = self.given[order], self.given[self.values.numpy()]
+        weight = torch.tensor(compute_class_weight(class_weight, classes=classes, y=y)).float()
+        return lambda outputs, labels, **_: cross_entropy(
+            outputs.logits, labels, weight.to(labels.device)
+        )
 
 
 def as_targets(labels: Any, n_texts: int) -> Targets:
-    """Check and convert labels: integers and strings are classes, floats are values."""
+    """Check and convert labels: integers and strings are classes, floats values, or a matrix."""
     try:
-        array = np.asarray(labels)
+        array = np.asarray(labels.toarray() if issparse(labels) else labels)
     except (TypeError, ValueError) as error:  # items of different shapes
-        raise ValueError(f"labels: {error}; pass one label per text, shape (n,)") from error
-    if array.ndim != 1:
+        raise ValueError(
+            f"labels: {error}; pass one label per text, or the matrix of MultiLabelBinarizer"
+        ) from error
+    several = array.ndim == 2 and array.shape[1] > 1
+    if array.ndim != 1 and not several:
         raise ValueError(f"labels has shape {array.shape}; pass one label per text, shape (n,)")
     if len(array) != n_texts:
         raise ValueError(
             f"texts has {n_texts} rows and labels {len(array)}; pass one label per text"
         )
+    if several:
+        table = table_columns(labels, "labels")
+        names = table[0] if table else [f"LABEL_{i}" for i in range(array.shape[1])]
+        return Targets(torch.tensor(as_indicator(labels, name="labels")).float(), tuple(names))
     if array.dtype.kind == "f":
         values = _finite(array)
         if len(two := np.unique(values)) != 2 or (two % 1).any():
@@ -79,7 +109,7 @@ def as_targets(labels: Any, n_texts: int) -> Targets:
             f"labels holds one class only ({classes[0]}); pass texts of at least two classes"
         )
     names = classes.tolist() if named else _numbered(classes)
-    return Targets(torch.tensor(numbers), tuple(names))
+    return Targets(torch.tensor(numbers), tuple(names), classes)
 
 
 def _finite(array: NDArray[Any]) -> NDArray[np.float32]:

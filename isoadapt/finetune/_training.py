@@ -27,7 +27,7 @@ def train_classifier(
 ) -> None:
     """Train a float32 classifier in place on rows of token lists and ``labels``.
 
-    `options` are the arguments that only the IsotropyTrainer has: penalty, lam, balance and where.
+    `options` are other arguments of the IsotropyTrainer: the penalty and the task loss.
     A FloatingPointError is raised if the loss is not finite in an epoch or after the last one.
     """
     trainer = IsotropyTrainer(

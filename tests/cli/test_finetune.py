@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
@@ -53,6 +54,20 @@ class TestOptions:
         assert calls[2][1] == list(zip(texts, texts[::-1], strict=True))
         assert calls[2][2].tolist() == labels.tolist()
 
+    def test_several_columns_of_labels_and_weights_of_classes(self, calls):
+        texts, labels = texts_and_labels("train.tsv")
+        table = pd.DataFrame({"words": texts, "Rude": labels % 2, "kind": labels // 2})
+        table.to_csv("several.tsv", sep="\t", index=False)
+        train = [*LINE[:-1], "several.tsv"]
+        succeed(*train, "--label", "rude,kind")
+        [(_, found, several, _, _)] = calls
+        assert found == texts
+        pd.testing.assert_frame_equal(several, table[["Rude", "kind"]])
+        refuse("label='rude, kin' is not .*'kind'", *train, "--label", "rude,kin")
+        succeed(*LINE, "--class-weight", "balanced")
+        succeed(*LINE, "--set", "class_weight={2: 5}")
+        assert [call[-1]["class_weight"] for call in calls[1:]] == ["balanced", {2: 5}]
+
     def test_every_penalty_has_its_loss_and_the_place_of_its_paper(self):
         for name, method in PENALTIES.items():
             options = _make_options(name, ["lam=0.1"])
@@ -80,6 +95,22 @@ class TestDev:
         figures = dict(re.findall(r"^ *(\S+) +(-?[\d.e-]+)$", completed.stdout, re.M))
         assert figures.items() >= {name: f"{value:.4g}" for name, value in expected.items()}.items()
         assert "On the 90 texts of dev-names.tsv:" in completed.stdout
+
+    def test_several_labels_are_evaluated_together(self, files):
+        texts, labels = texts_and_labels("dev.tsv")
+        table = pd.DataFrame({"sentence": texts, "rude": labels % 2, "kind": labels // 2})
+        table.to_csv("dev-several.tsv", sep="\t", index=False)
+        options = ["--label", "kind,rude", "--dev", "dev-several.tsv", "--out", "a"]
+        completed = succeed(*LINE[:-1], "dev-several.tsv", *options, *QUICK)
+        encoder, head = load_checkpoint("a")
+        assert head.classes_.tolist() == ["kind", "rude"]
+        X, right = encoder.transform(texts), table[["kind", "rude"]]
+        matthews = matthews_corrcoef(np.ravel(right), np.ravel(head.predict(X)))
+        assert re.search(rf"accuracy +{head.score(X, right):.4g}\n", completed.stdout)
+        assert re.search(rf"Matthews +{matthews:.4g}\n", completed.stdout)
+        table.replace({"kind": {1: 2}}).to_csv("odd.tsv", sep="\t", index=False)
+        options[3:] = ["odd.tsv", "--out", "b"]
+        refuse("label 2, which does not occur", *LINE[:-1], "dev-several.tsv", *options)
 
     def test_a_regression_on_pairs_is_evaluated(self, files):
         texts, labels = texts_and_labels("dev.tsv")

@@ -11,6 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_array
+from sklearn.metrics import log_loss
+from sklearn.utils.class_weight import compute_sample_weight
 from torch.utils.data import Subset
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
@@ -159,6 +162,19 @@ def test_a_penalty_changes_the_training_in_the_direction_of_its_weight(base, tmp
     assert scores[1] > 1.2 * scores[0]
 
 
+def test_several_labels_train_a_sigmoid_for_each_column_of_a_table(base, tmp_path):
+    table = pd.DataFrame({"of a cat": LABELS, "of an animal": True})
+    options = LONGER | {"epochs": 16}
+    folder = finetune_text_classifier(base, TEXTS, table, tmp_path / "out", **options)
+    assert AutoConfig.from_pretrained(folder).problem_type == "multi_label_classification"
+    encoder, head = load_checkpoint(folder, device="cpu")
+    assert head.multi_label_
+    assert head.classes_.tolist() == [*table]
+    predicted = head.predict(encoder.transform(TEXTS))
+    assert ((predicted == table).mean() > 0.95).all()
+    np.testing.assert_array_equal(predicted, outputs(folder, TEXTS) > 0)
+
+
 # --- what it may start from -----------------------------------------------------------------------
 
 
@@ -252,6 +268,20 @@ def test_texts_and_labels_may_be_in_any_container(base, tmp_path, runs):
     assert all(run.train_dataset == runs[0].train_dataset for run in runs)
 
 
+def test_columns_of_several_labels_go_to_the_outputs_of_their_names(base, tmp_path, runs):
+    known = {"id2label": {0: "Sits", 1: "Cat"}, "problem_type": "multi_label_classification"}
+    start = save_model(tmp_path / "base", num_labels=2, **known)
+    table = pd.DataFrame({"cat": SOME[1], "sits": SOME[1][::-1]})
+    out = finetune_text_classifier(start, SOME[0], table, tmp_path / "out", **QUICK)
+    assert AutoConfig.from_pretrained(out).id2label == {0: "sits", 1: "cat"}
+    assert same(weights(out), weights(start))
+    for each in (table.to_numpy(), csr_array(table), Items(torch.tensor(table.to_numpy()))):
+        finetune_text_classifier(base, SOME[0], each, tmp_path / "c", overwrite=True, **QUICK)
+    found = [[row["labels"] for row in run.train_dataset] for run in runs]
+    assert found == [table[["sits", "cat"]].values.tolist(), *[table.values.tolist()] * 3]
+    assert isinstance(found[0][0][0], float)  # which the loss of the model needs
+
+
 # --- penalties and settings -----------------------------------------------------------------------
 
 
@@ -274,6 +304,21 @@ def test_a_name_is_a_loss_at_its_place(base, tmp_path, runs, penalty, where, los
     assert objective.place == place
     assert objective.joint.weight == -2
     assert objective.joint.balance == "ema"
+
+
+@pytest.mark.parametrize("class_weight", ["balanced", {"dog": 5.0}])
+def test_weights_of_classes_are_those_of_scikit_learn(tmp_path, runs, class_weight):
+    start = save_model(tmp_path / "base", num_labels=2, id2label={0: "Dog", 1: "Cat"})
+    names = np.where(np.arange(64) % 4, "cat", "dog")
+    options = QUICK | {"class_weight": class_weight}
+    out = finetune_text_classifier(start, TEXTS, names, tmp_path / "out", **options)
+    [run], rows = runs, slice(11)  # whose shares of the classes are not those of all
+    found = run.compute_loss(run.model.eval(), run.data_collator(run.train_dataset[rows]))
+    probabilities = outputs(out, TEXTS[rows]).double().softmax(1).flip(1)  # sorted by name
+    weights = compute_sample_weight(class_weight, names)[rows]
+    expected = log_loss(names[rows], probabilities, sample_weight=weights)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+    assert abs(log_loss(names[rows], probabilities) - expected) > 1e-3
 
 
 def test_settings_of_the_training(base, tmp_path, runs):
@@ -346,6 +391,13 @@ def test_nothing_is_left_by_an_interrupt_or_without_accelerate(base, tmp_path, m
         ({"labels": np.ones(16, int)}, "labels holds one class only"),
         ({"labels": np.arange(16) - 1}, "labels holds -1"),
         ({"labels": [0.5, np.nan] * 8}, r"labels\[1\] is nan"),
+        ({"labels": np.ones((16, 1), int)}, r"labels has shape \(16, 1\)"),
+        ({"labels": np.arange(32).reshape(16, 2)}, "labels has shape.*MultiLabelBinarizer"),
+        ({"labels": [["a"], ["a", "b"]] * 8}, "MultiLabelBinarizer"),
+        ({"class_weight": "rare"}, "'class_weight'"),
+        ({"class_weight": {"dog": 2.0}}, "not in class_weight"),
+        ({"class_weight": "balanced", "labels": np.arange(16) / 3}, "compute_loss_func"),
+        ({"class_weight": "balanced", "labels": np.eye(16, dtype=int)}, "compute_loss_func"),
         ({"texts": ["a", 3]}, r"X\[1\] is a int"),
         ({"texts": [{"text": text} for text in SOME[0]]}, r"row\['text'\]"),
         ({"lam": -1.0}, "lam=-1.0"),
