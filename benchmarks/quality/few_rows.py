@@ -88,7 +88,8 @@ def text(frame: pd.DataFrame) -> str:
     error = error.mask(of_draws, spread / np.sqrt(before.count()))
     steps = accuracy.sub(accuracy[PROBE], axis=0).drop(columns=PROBE).groupby(keys).mean()
     losing = steps.lt(-error, axis=0)
-    table = pd.DataFrame(index=pd.MultiIndex.from_tuples(_smallest(), names=keys))
+    smallest = [(task, str(min(sizes))) for task, sizes in SIZES.items()]
+    table = pd.DataFrame(index=pd.MultiIndex.from_tuples(smallest, names=keys))
     table["rows"] = frame.groupby(keys)["name"].first()
     table["n"] = table.index.get_level_values("size")
     table["judged on"] = n.astype(str)
@@ -104,7 +105,3 @@ def text(frame: pd.DataFrame) -> str:
         f"{frame_table(table.set_index('rows'))}\n\nMean accuracy more than one standard error "
         f"below the probe's: {n_losing} of {n_compared} cells."
     )
-
-
-def _smallest() -> list[tuple[str, str]]:
-    return [(task, str(min(sizes))) for task, sizes in SIZES.items()]

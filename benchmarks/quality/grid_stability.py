@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.model_selection import ParameterGrid, StratifiedKFold, cross_validate
+from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold, cross_validate
 
 from benchmarks._data import Floats, load_embeddings, load_unseen
 from benchmarks._markdown import frame_table
@@ -69,15 +69,17 @@ def cells() -> Cells:
 def exact(task: str, seed: int) -> dict[str, Any]:
     """Cross-validate the exact solver for a few values of alpha."""
     head, X, y = _load(task)
-    grid = _grid_search(IsotropyLayer(head, solver="exact"), {"alpha": ALPHAS}, seed).fit(X, y)
-    means = (grid.cv_results_[f"mean_test_{figure}"].tolist() for figure in SCORING)
+    layer, options = IsotropyLayer(head, solver="exact"), _options(seed)
+    found = GridSearchCV(layer, {"alpha": ALPHAS}, refit=False, **options).fit(X, y).cv_results_
+    means = (found[f"mean_test_{figure}"].tolist() for figure in SCORING)
     return {"exact": {str(alpha): pair for alpha, *pair in zip(ALPHAS, *means, strict=True)}}
 
 
 def search(task: str, seed: int) -> dict[str, Any]:
     """Search once, and give the scores of each candidate."""
     head, X, y = _load(task)
-    found = _grid_search(IStarAdapter(head, random_state=seed), GRID, seed).fit(X, y).cv_results_
+    adapter, options = IStarAdapter(head, random_state=seed), _options(seed)
+    found = AdapterSearchCV(adapter, GRID, refit=False, **options).fit(X, y).cv_results_
     scores = {key: value.tolist() for key, value in found.items() if "_test_" in key}
     return {**scores, "head_alone": float(head.score(X, y))}
 
@@ -87,9 +89,9 @@ def nested(task: str, seed: int) -> dict[str, Any]:
     head, X, y = _load(task)
     outer = {}
     for rule, choose in RULES.items():
-        inside = _grid_search(IStarAdapter(head, random_state=seed), GRID, seed, refit=choose)
-        options = {"cv": inside.cv, "scoring": SCORING, "return_estimator": True}
-        judged = cross_validate(inside, X, y, **options)
+        options, adapter = _options(seed), IStarAdapter(head, random_state=seed)
+        inside = AdapterSearchCV(adapter, GRID, refit=choose, **options)
+        judged = cross_validate(inside, X, y, **options, return_estimator=True)
         chosen = [
             each.cv_results_["mean_test_accuracy"][each.best_index_] for each in judged["estimator"]
         ]
@@ -102,9 +104,9 @@ def _load(task: str) -> tuple[LinearHead, Floats, NDArray[Any]]:
     return load_embeddings(task).head, *load_unseen(task)[1:]
 
 
-def _grid_search(adapter: Any, grid: dict[str, list[float]], seed: int, refit: Any = False) -> Any:
+def _options(seed: int) -> dict[str, Any]:
     folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=seed)
-    return AdapterSearchCV(adapter, grid, cv=folds, scoring=SCORING, refit=refit)
+    return {"cv": folds, "scoring": SCORING}
 
 
 def text(frame: pd.DataFrame) -> str:

@@ -3,14 +3,13 @@
 The estimates of its numerator and denominator are unbiased, but their clamped ratio is not.
 """
 
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from benchmarks._markdown import frame_table
 from benchmarks.quality import Cells
@@ -23,27 +22,19 @@ SHOWN = (12, 384)
 DECAYS = (1.0, 0.5)  # variance k is k**-decay
 NUMBERS = 12_000_000  # maximum of random numbers drawn for each score
 DRAWS = 4_000  # maximum number of draws
-
-Draw = Callable[[np.random.Generator, tuple[int, int, int]], NDArray[np.float32]]
-
-
-def gaussian(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.float32]:
-    """Draw rows of independent normal coordinates."""
-    return rng.standard_normal(shape, dtype=np.float32)
+GAUSSIAN, HEAVY = "Gaussian", "t₅"  # the latter is the t distribution of 5 degrees of freedom
 
 
-def heavy_tailed(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.float32]:
-    """Draw rows of a multivariate t distribution with 5 degrees of freedom."""
-    lengths = np.sqrt(3 / rng.chisquare(5, size=(*shape[:2], 1)))
-    return gaussian(rng, shape) * lengths.astype(np.float32)
-
-
-KINDS: dict[str, Draw] = {"Gaussian": gaussian, "t₅": heavy_tailed}
+def drawn(kind: str, rng: np.random.Generator, shape: tuple[int, int, int]) -> Tensor:
+    """Draw rows of uncorrelated coordinates of variance 1 in float32."""
+    lengths = np.sqrt(3 / rng.chisquare(5, size=(*shape[:2], 1))) if kind == HEAVY else 1.0
+    rows = rng.standard_normal(shape, dtype=np.float32) * np.asarray(lengths, np.float32)
+    return torch.from_numpy(rows)
 
 
 def cells() -> Cells:
     """Yield the mean scores for each width, spectrum, distribution and number of rows."""
-    for key in product(WIDTHS, DECAYS, KINDS, ROWS):
+    for key in product(WIDTHS, DECAYS, (GAUSSIAN, HEAVY), ROWS):
         yield key, partial(mean_scores, *key)
 
 
@@ -54,8 +45,7 @@ def mean_scores(d: int, decay: float, kind: str, n: int) -> dict[str, float]:
     left = min(DRAWS, NUMBERS // (n * d))
     part = max(1, NUMBERS // (8 * n * d))
     while left > 0:
-        X = torch.from_numpy(KINDS[kind](rng, (min(part, left), n, d)))
-        X = X * variances.sqrt().float()
+        X = drawn(kind, rng, (min(part, left), n, d)) * variances.sqrt().float()
         found.append(torch.stack([isoscore_star(X), isoscore_star(X, bias_corrected=True)]))
         left -= len(X)
     plain, corrected = torch.cat(found, dim=1).double().mean(1).tolist()

@@ -33,8 +33,6 @@ SMALL = 1e-3  # scale of the columns that the planted adapter reads
 N_NOISE, N_FOLDS = 200, 5
 N_PLANTED, N_TRAIN, N_PAIRS = 2_000, 500, 300
 
-# --- what is drawn -------------------------------------------------------------------------------
-
 
 def planted(X: Floats) -> Floats:
     """Show the columns (n, 3) that hold a better predictor, which no linear head finds in X.
@@ -103,9 +101,6 @@ def spearman(correlation: float) -> float:
     return 6 / math.pi * math.asin(correlation / 2)
 
 
-# --- the trials ----------------------------------------------------------------------------------
-
-
 def cells() -> Cells:
     """Yield blocks of trials with consecutive seeds."""
     for key in product(PROTOCOLS, DISCORDANCES, range(0, REPETITIONS, BLOCK)):
@@ -154,8 +149,6 @@ def run_trial(protocol: str, discordance: float | None, seed: int) -> dict[str, 
         trial["p_holm"][use] = [float(f"{row['p_holm']:.5g}") for row in rows]
     return trial
 
-
-# --- the section ---------------------------------------------------------------------------------
 
 GAINS = [spearman(r) for r in CORRELATIONS]
 TRUTHS = {  # score and difference of planted rows, and those of noise, where they are known

@@ -72,9 +72,6 @@ class Comparison:
         return [*row, f"≥ {_ratio(self.target)}", "yes" if self.is_met else "no"]
 
 
-Result = Comparison
-
-
 def to_record(result: Comparison) -> dict[str, Any]:
     """Return the fields of a result, with the number of threads that it could use."""
     return asdict(result) | {"facts": {"threads": torch.get_num_threads(), **result.facts}}

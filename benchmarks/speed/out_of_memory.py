@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from sklearn.decomposition import IncrementalPCA
 
-from benchmarks.speed._harness import Comparison, Result, apart, measured
+from benchmarks.speed._harness import Comparison, apart, measured
 from isoadapt import LinearHead, LogitPreservingWhitening, Whitening
 
 D = 384
@@ -23,7 +23,7 @@ METHODS = {
 }
 
 
-def run(quick: bool) -> Iterator[Result]:
+def run(quick: bool) -> Iterator[Comparison]:
     """Fit each method in a process of its own, in one thread, to rows in a float32 file.
 
     IncrementalPCA, whose time is linear in the rows, is fitted to fewer.
