@@ -5,9 +5,8 @@ With `--write`, what was measured is added to the committed records, of which th
 
 import argparse
 import sys
-import time
-import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,9 @@ from benchmarks._markdown import replace_section
 from benchmarks._places import FOLDER
 from benchmarks._store import CellStore
 from benchmarks._versions import versions, written
-from benchmarks.speed._harness import (
-    Comparison,
-    Result,
-    from_record,
-    names,
-    run_apart,
-    table,
-    to_record,
-)
+from benchmarks.speed._harness import Comparison, names, run_all, run_apart, table, to_record
 
 RECORDS = FOLDER / "speed" / "results" / "bench.jsonl"
-Record = Mapping[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,27 +27,16 @@ def main(arguments: list[str] | None = None) -> int:
     either.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
     either.add_argument("--write", type=Path, help="Markdown file whose section to replace")
     options = parser.parse_args(arguments)
-    failed: list[str] = []
-    measured: list[Record] = []
-    for name in options.only or names():
-        print(f"running {name} …", end=" ", file=sys.stderr, flush=True)
-        started = time.perf_counter()
-        try:
-            found = [to_record(result) for result in run_apart(name, options.quick)]
-        except Exception:  # continue with the other benchmarks
-            traceback.print_exc()
-            failed.append(name)
-        else:
-            measured.append({"benchmark": name, "setting": written(versions()), "results": found})
-            if options.write is not None:
-                records().add(measured[-1])
-        print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
-    print(table(results(measured)))
-    if options.write is not None:
-        replace_section(options.write, "bench", text(records().entries()))
-    if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    return bool(failed)
+
+    def save(name: str, found: list[Comparison]) -> None:
+        if options.write is not None:
+            results = [to_record(result) for result in found]
+            setting = written(versions())
+            records().add({"benchmark": name, "setting": setting, "results": results})
+            replace_section(options.write, "bench", text(records().entries()))
+
+    chosen = options.only or names()
+    return run_all({name: partial(run_apart, name, options.quick) for name in chosen}, save)
 
 
 def records() -> CellStore:
@@ -65,18 +44,14 @@ def records() -> CellStore:
     return CellStore(RECORDS, ("benchmark",))
 
 
-def text(measured: Sequence[Record]) -> str:
+def text(measured: Iterable[Mapping[str, Any]]) -> str:
     """Return the comparisons that have a target as Markdown, and what they were measured with."""
-    aimed = [one for one in results(measured) if isinstance(one, Comparison) and one.target]
-    met = f"{sum(one.is_met for one in aimed)} of {len(aimed)} targets are met."
-    settings = sorted({record["setting"] for record in measured})
-    return f"{table(aimed)}\n\n{met} Measured with {'; '.join(settings)}."
-
-
-def results(measured: Iterable[Record]) -> list[Result]:
-    """Return the results of records in the order of the benchmarks."""
     ordered = sorted(measured, key=lambda record: record["benchmark"])
-    return [from_record(result) for record in ordered for result in record["results"]]
+    found = [one for record in ordered for one in record["results"] if one.get("target")]
+    aimed = [Comparison(**one) for one in found]
+    met = f"{sum(one.is_met for one in aimed)} of {len(aimed)} targets are met."
+    settings = sorted({record["setting"] for record in ordered})
+    return f"{table(aimed)}\n\n{met} Measured with {'; '.join(settings)}."
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 
 def markdown_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False
@@ -14,6 +16,12 @@ def markdown_table(
     rule = ["---", *["---" if words else "---:"] * (len(header) - 1)]
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (escaped[0], rule, *escaped[1:]))
+
+
+def frame_table(frame: pd.DataFrame) -> str:
+    """Return a frame of text as a Markdown table: the index, then the columns; NaN is empty."""
+    shown = frame.reset_index().astype(object).fillna("").astype(str)
+    return markdown_table([*map(str, shown)], shown.to_numpy().tolist())
 
 
 def replace_section(path: Path, name: str, text: str) -> None:

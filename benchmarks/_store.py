@@ -25,7 +25,7 @@ class CellStore:
     """
 
     def __init__(self, path: Path, names: Sequence[str], fresh: bool = False) -> None:
-        self.path, self._names = path, names
+        self.path, self.names = path, names
         self.cells: dict[Key, Line] = {} if fresh else dict(self._read())
 
     def entries(self) -> list[Line]:
@@ -45,7 +45,7 @@ class CellStore:
         self.cells[key] = line
 
     def _key(self, line: Line) -> Key:
-        return tuple(line[name] for name in self._names)
+        return tuple(line[name] for name in self.names)
 
     def _read(self) -> Iterator[tuple[Key, Line]]:
         for number, text in enumerate(_whole_lines(self.path).splitlines(), 1):

@@ -10,63 +10,62 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from typing import Any
+
+import pandas as pd
 
 from benchmarks._markdown import replace_section
+from benchmarks._places import RECORDS_FOLDER
 from benchmarks._store import HELD, Busy, CellStore, locked
 from benchmarks._versions import versions, written
+from benchmarks.quality import Cells
 
-TABLES = (
-    "embeddings_table",
-    "few_rows",
-    "isoscore_bias",
-    "grid_stability",
-    "dual_use",
-    "comparison",
-    "trials",
-    "advice",
-    "growth",
-    "anchored",
-)
+TABLES = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the selected tables; return 1 if a cell failed, 2 if another run holds a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}")
-    parser.add_argument("--only", nargs="+", metavar="TEXT", help="cells that hold all these texts")
+    parser.add_argument("tables", nargs="*", choices=TABLES, metavar="TABLE", help=str(TABLES))
+    parser.add_argument("--only", nargs="+", default=[], help="cells that hold all these texts")
     parser.add_argument("--fresh", action="store_true", help="measure the cells again")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--write", type=Path, help="Markdown file whose sections to replace")
     options = parser.parse_args(arguments)
-    if unknown := set(options.tables) - set(TABLES):
-        parser.error(f"{unknown.pop()!r} must be one of {', '.join(TABLES)}")
     failed = 0
     for name in options.tables or TABLES:
-        table = importlib.import_module(f"benchmarks.quality.{name}")
-        try:
-            if not options.report:
-                with locked(table.RECORDS):
-                    failed += measure(table, options.only or [], options.fresh)
-        except Busy as busy:
-            print(busy, file=sys.stderr)
-            return HELD
-        text = table.text(records(table).entries())
+        table, path = table_of(name)
+        if not options.report:
+            try:
+                with locked(path):
+                    store = CellStore(path, table.KEY, options.fresh)
+                    failed += measure(table.cells(), store, options.only)
+            except Busy as busy:
+                print(busy, file=sys.stderr)
+                return HELD
+        text = section(name)
         print(text)
         if options.write is not None:
-            replace_section(options.write, table.SECTION, text)
+            replace_section(options.write, name, text)
     return int(failed > 0)
 
 
-def records(table: ModuleType, fresh: bool = False) -> CellStore:
-    """Open the records of a table."""
-    return CellStore(table.RECORDS, table.KEY, fresh)
+def table_of(name: str) -> tuple[Any, Path]:
+    """Return the module of a table and its file of records."""
+    return importlib.import_module(f"benchmarks.quality.{name}"), RECORDS_FOLDER / f"{name}.jsonl"
 
 
-def measure(table: ModuleType, only: Sequence[str], fresh: bool) -> int:
+def section(name: str) -> str:
+    """Return the section that is made from the records of a table."""
+    table, path = table_of(name)
+    text: str = table.text(pd.DataFrame(CellStore(path, table.KEY).entries()))
+    return text
+
+
+def measure(cells: Cells, store: CellStore, only: Sequence[str]) -> int:
     """Measure and save the cells that are missing; return how many failed."""
-    store, failed = records(table, fresh), 0
-    for key, run in table.cells():
+    failed = 0
+    for key, run in cells:
         name = " · ".join(map(str, key))
         if key in store.cells or not all(text.lower() in name.lower() for text in only):
             continue
@@ -77,9 +76,8 @@ def measure(table: ModuleType, only: Sequence[str], fresh: bool) -> int:
             traceback.print_exc()
             failed += 1
             continue
-        store.add(
-            {**dict(zip(table.KEY, key, strict=True)), "setting": written(versions()), **found}
-        )
+        names = dict(zip(store.names, key, strict=True))
+        store.add({**names, "setting": written(versions()), **found})
     return failed
 
 

@@ -7,46 +7,47 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_score
+from sklearn.model_selection import train_test_split
 
 from benchmarks._data import Embeddings
 from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._registry import VARIANTS
 from isoadapt.metrics import isotropy_report
+from isoadapt.model_selection._compare._methods import WithHead
 
 BASE = "no adapter"
 REFIT = "head refit only"
-PROBE = "probe"
 NO_PENALTY = "same layer, no penalty"
 NO_PENALTY_RAW = "same layer in raw coordinates, no penalty"
 MINIBATCH = "IsotropyLayer, minibatch"
-EXACT = "IsotropyLayer, exact"
 ISOBN = "IsoBN, head refit"
-PRESERVING = "LogitPreservingWhitening"
+GEOMETRY = ("isoscore", "ev1", "anisotropy1", "mean_cosine", "two_nn")  # of the report
 
 
-class Unchanged(BaseEstimator):
+def is_regression(y: NDArray[Any]) -> bool:
+    """Return whether labels are values."""
+    return y.dtype.kind == "f"
+
+
+def probe(y: NDArray[Any]) -> str:
+    """Return the kind of head that is fitted to labels."""
+    return "ridge" if is_regression(y) else "logistic"
+
+
+class Unchanged(WithHead):
     """The unchanged embeddings with the stored head, or with a head that is fitted again."""
+
+    transformer = None
 
     def __init__(self, head: LinearHead | str, refit: bool = False) -> None:
         self.head = head
         self.refit = refit
 
     def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
-        probe = "ridge" if y.dtype.kind == "f" else "logistic"
-        self.head_ = fit_head(probe, X, y) if self.refit else self.head
+        self.head_ = fit_head(probe(y), X, y) if self.refit else self.head
         return self
-
-    def transform(self, X: NDArray[Any]) -> NDArray[Any]:
-        return X
-
-    def predict(self, X: NDArray[Any]) -> NDArray[Any]:
-        return self.head_.predict(X)
-
-    def predict_proba(self, X: NDArray[Any]) -> NDArray[Any]:
-        return self.head_.predict_proba(X)
 
 
 class Row(NamedTuple):
@@ -56,9 +57,9 @@ class Row(NamedTuple):
     make: Callable[[Any], Any]
 
     def make_seeded(self, head: Any, seed: int | None) -> Any:
-        """Create the estimator; with a seed of None its random state is not set."""
+        """Create the estimator, with the seed if its fits depend on one."""
         estimator = self.make(head)
-        return estimator if seed is None else estimator.set_params(random_state=seed)
+        return estimator.set_params(random_state=seed) if self.takes_seed() else estimator
 
     def takes_seed(self) -> bool:
         """Return whether fits depend on the seed; closed forms and the exact solver do not."""
@@ -85,7 +86,7 @@ def measure_adapter(estimator: Any, data: Embeddings) -> dict[str, float]:
     estimator.fit(data.X_train, data.y_train)
     seconds = time.process_time() - begun
     predicted, before = estimator.predict(data.X_test), data.head.predict(data.X_test)
-    if is_regression(data):
+    if is_regression(data.y_train):
         task = {"accuracy": float(r2_score(data.y_test, predicted))}
         changed = np.abs(predicted - before) > 1e-4 * np.abs(before).max()
     else:
@@ -98,27 +99,20 @@ def measure_adapter(estimator: Any, data: Embeddings) -> dict[str, float]:
     with warnings.catch_warnings():  # both scores are shown, so no warning on the bias
         warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
         report = isotropy_report(estimator.transform(data.X_test))
-    return {
-        **task,
-        "isoscore": report.isoscore,
-        "corrected": report.isoscore_corrected,
-        "ev1": report.ev1,
-        "anisotropy1": report.anisotropy1,
-        "mean_cosine": report.mean_cosine,
-        "two_nn": report.two_nn,
-        "seconds": seconds,
-        "changed": int(changed.sum()),
-    }
+    geometry = {name: getattr(report, name) for name in GEOMETRY}
+    geometry["corrected"] = report.isoscore_corrected
+    return {**task, **geometry, "seconds": seconds, "changed": int(changed.sum())}
 
 
-def is_regression(data: Embeddings) -> bool:
-    """Return whether the labels are values."""
-    return bool(data.y_train.dtype.kind == "f")
+def drawn_rows(y: NDArray[Any], n: int, seed: int | None) -> list[NDArray[np.int64]]:
+    """Return the numbers of n rows and of the others, stratified unless labels are values."""
+    rows, strata = np.arange(len(y)), None if is_regression(y) else y
+    return train_test_split(rows, train_size=n, stratify=strata, random_state=seed)
 
 
 def format_figure(value: float, column: str = "") -> str:
     """Format a figure of a column; the smaller the figure, the more decimals."""
     if np.isnan(value):
         return "–"
-    decimals = {"two_nn": 1, "seconds": 2, "changed": 0}.get(column, 4 if abs(value) < 0.01 else 3)
+    decimals = {"seconds": 2, "changed": 0}.get(column, 4 if abs(value) < 0.01 else 3)
     return f"{value:z.{decimals}f}"

@@ -4,20 +4,18 @@ Some are shared models; the others are fine-tuned here and kept in build/ like a
 """
 
 import sys
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks._data import Floats, read_table, shared_folder
 from benchmarks._places import ROOT
 from benchmarks.quality import _phenomena
-from benchmarks.quality._encoders import encoder_folder, molecules
+from benchmarks.quality._encoders import built, encoder_folder, molecules
 from isoadapt import TransformerEncoder
 
 FOLDER = ROOT / "build" / "dual_use"
@@ -62,48 +60,30 @@ def finetuning_rows(task: str) -> tuple[list[Any], list[Any]]:
     """Return the texts and labels that a checkpoint is fine-tuned on."""
     texts, labels = training_rows(task)
     most = N_TRAINING.get(task, N_OTHERS)
-    rows = np.random.default_rng(0).permutation(len(texts))[:most].tolist()
-    return [texts[row] for row in rows], [labels[row] for row in rows]
+    return drawn(texts, most), drawn(labels, most)
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+def drawn(items: list[Any], most: int, seed: int = 0) -> list[Any]:
+    """Return at most so many of the items, drawn with a fixed seed."""
+    return [items[i] for i in np.random.default_rng(seed).permutation(len(items))[:most]]
+
+
+class Checkpoint(NamedTuple):
     """A classifier: a shared model, or an encoder fine-tuned on a few rows of its task."""
 
     name: str
     task: str
-    layers: int = 6
     teacher: str = "minilm"  # the encoder that is fine-tuned, or another one
     light: bool = False  # whether the fine-tuning is a light one
 
     def folder(self) -> Path:
         """Return its folder, after fine-tuning it if it is missing."""
-        shared, folder = shared_folder() / "models" / self.name, FOLDER / self.name
-        if shared.exists():
-            return shared
-        if not folder.exists():
-            _finetune(self, folder)
-        return folder
+        shared = shared_folder() / "models" / self.name
+        return shared if shared.exists() else built(FOLDER / self.name, partial(_finetune, self))
 
-    def vectors(self, texts: Sequence[Input], blocks: Sequence[str] = (HEAD_INPUT,)) -> Floats:
-        """Return the blocks of columns (n, d) of the texts side by side, all from one pass."""
-        means = [("mean", layer) for layer in range(self.layers + 1)]
-        every = [(HEAD_INPUT, -1), *means, ("cls", self.layers)]
-        encoder = _encoder(self.folder(), pooling=every)
-        X, names = encoder.transform(texts), _block_of_columns(encoder)
-        return np.hstack([X[:, names == block] for block in blocks])
-
-    def readout_blocks(self) -> list[str]:
-        """Return the blocks of pooling="readout"."""
-        return list(dict.fromkeys(_block_of_columns(_encoder(self.folder(), pooling="readout"))))
-
-    def head_inputs(self, texts: Sequence[Input]) -> Floats:
-        """Return what the head reads, from a pass for it alone."""
-        return _encoder(self.folder(), pooling=HEAD_INPUT).transform(texts)
-
-    def readout(self, texts: Sequence[Input]) -> Floats:
-        """Return what the head reads and the columns of its layers, of pooling="readout"."""
-        return _encoder(self.folder(), pooling="readout").transform(texts)
+    def vectors(self, texts: Sequence[Input], pooling: Any = HEAD_INPUT, layer: int = -1) -> Floats:
+        """Return what the head reads for the texts, or what another pooling gives."""
+        return _encoder(self.folder(), pooling=pooling, layer=layer).transform(texts)
 
     def teacher_vectors(self, texts: Sequence[Input]) -> Floats:
         """Return the vectors of the texts by the teacher, at unit length."""
@@ -117,11 +97,6 @@ def _encoder(folder: Path, **parameters: Any) -> TransformerEncoder:
     return TransformerEncoder(folder, max_length=MAX_LENGTH, cache=cache, **parameters)
 
 
-def _block_of_columns(encoder: TransformerEncoder) -> NDArray[np.str_]:
-    """Return for each column the name of its pooling and layer, such as "layer2_mean"."""
-    return np.array([name.rpartition("_")[0] for name in encoder.get_feature_names_out()])
-
-
 CHECKPOINTS = {
     one.name: one
     for one in (
@@ -129,24 +104,18 @@ CHECKPOINTS = {
         Checkpoint("mrpc-minilm", "mrpc"),
         Checkpoint("sst2-minilm", "sst2_sentence"),
         Checkpoint("phenomenon-12-minilm", MANY),
-        Checkpoint("cola-l3", "cola", layers=3, teacher="paraphrase-l3"),
+        Checkpoint("cola-l3", "cola", teacher="paraphrase-l3"),
     )
 }
 
 
-def _finetune(checkpoint: Checkpoint, folder: Path) -> None:
+def _finetune(checkpoint: Checkpoint, scratch: Path) -> Path:
     """Fine-tune the teacher of a checkpoint on a few rows of its task and save it."""
-    from transformers import (
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-        DataCollatorWithPadding,
-        Trainer,
-        TrainingArguments,
-    )
+    import transformers
 
     task, encoder = checkpoint.task, encoder_folder(checkpoint.teacher)
     texts, labels = finetuning_rows(task)
-    tokenizer: Any = AutoTokenizer.from_pretrained(encoder)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(encoder)
     encoded = tokenizer(texts, truncation=True, max_length=64 if task == MOLECULES else 32)
     rows = [
         {"labels": label, **{name: values[i] for name, values in encoded.items()}}
@@ -154,26 +123,23 @@ def _finetune(checkpoint: Checkpoint, folder: Path) -> None:
     ]
     print(f"fine-tuning {checkpoint.name}", file=sys.stderr, flush=True)
     torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_pretrained(
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
         encoder, num_labels=len(set(labels)), dtype=torch.float32
     )
     arguments = ARGUMENTS | {"bf16": task == MANY}
     if checkpoint.light:
         _freeze_lower_layers(model.base_model)
         arguments |= {"num_train_epochs": LIGHT_EPOCHS, "bf16": False}
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        trainer = Trainer(
-            model=model,
-            args=TrainingArguments(scratch, **arguments),
-            data_collator=DataCollatorWithPadding(tokenizer),
-            train_dataset=rows,
-        )
-        trainer.train()
-        complete = Path(scratch) / "complete"
-        trainer.model.save_pretrained(complete)
-        tokenizer.save_pretrained(complete)
-        complete.rename(folder)
+    trainer = transformers.Trainer(
+        model=model,
+        args=transformers.TrainingArguments(str(scratch), **arguments),
+        data_collator=transformers.DataCollatorWithPadding(tokenizer),
+        train_dataset=rows,
+    )
+    trainer.train()
+    for part in (trainer.model, tokenizer):
+        part.save_pretrained(scratch / "complete")
+    return scratch / "complete"
 
 
 def _freeze_lower_layers(encoder: Any) -> None:

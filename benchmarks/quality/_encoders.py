@@ -8,7 +8,8 @@ import csv
 import hashlib
 import tempfile
 import zipfile
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from importlib.metadata import files
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,15 @@ def encoder_folder(name: str) -> Path:
         return minilm_folder()
     if name not in PACKAGED:
         return shared_folder() / "models" / name
-    folder = FOLDER / name
+    return built(FOLDER / name, partial(_save, name))
+
+
+def built(folder: Path, make: Callable[[Path], Path]) -> Path:
+    """Return a folder, which is made in a folder beside it if it is missing."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            _save(name, Path(scratch)).rename(folder)
+            make(Path(scratch)).rename(folder)
     return folder
 
 

@@ -6,21 +6,19 @@ the same phenomena, which share no content word with the training sentences.
 
 import sys
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import Floats
-from benchmarks._places import RESULTS
+from benchmarks._places import ROOT
 from isoadapt import load_checkpoint
 from isoadapt.datasets import minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from tools.acceptability.corpus import draw_corpus
 
-CACHE = RESULTS / "phenomena.npz"
+FOLDER = ROOT / "build" / "phenomena"
 RECIPE: dict[str, Any] = {"epochs": 2, "lr": 1e-4, "random_state": 0, "device": "cpu"}
 N_PHENOMENA = 12
 N_TRAINING = 250  # sentences of each phenomenon
@@ -51,22 +49,12 @@ def unseen_texts() -> tuple[list[str], NDArray[np.str_]]:
     return [corpus.dev_texts[row] for row in rows], phenomena[rows]
 
 
-@cache
-def unseen_vectors() -> Floats:
-    """Read the vectors of the unseen texts, or compute them, which takes a minute."""
-    if CACHE.exists():
-        return np.load(CACHE)["X"]
-    print("fine-tuning MiniLM on phenomena, about a minute", file=sys.stderr, flush=True)
-    with TemporaryDirectory() as folder:
-        target = Path(folder) / "model"
-        model = finetune_text_classifier(minilm_folder(), *training_texts(), target, **RECIPE)
-        X = load_checkpoint(model, device="cpu")[0].transform(unseen_texts()[0])
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(CACHE, X=X)
-    return X
-
-
 def phenomenon_task() -> tuple[str, Floats, NDArray[np.str_]]:
-    """Return the name, the rows and the labels of the task."""
-    labels = unseen_texts()[1][:N_ROWS]
-    return f"phenomenon, {N_PHENOMENA} classes", unseen_vectors()[:N_ROWS], labels
+    """Return the name, the rows and the labels of the task, after fine-tuning for a minute."""
+    if not FOLDER.exists():
+        print("fine-tuning MiniLM on phenomena", file=sys.stderr, flush=True)
+        FOLDER.parent.mkdir(parents=True, exist_ok=True)
+        finetune_text_classifier(minilm_folder(), *training_texts(), FOLDER, **RECIPE)
+    texts, labels = unseen_texts()
+    X = load_checkpoint(FOLDER, device="cpu")[0].transform(texts[:N_ROWS])
+    return f"phenomenon, {N_PHENOMENA} classes", X, labels[:N_ROWS]

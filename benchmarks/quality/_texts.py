@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import read_table
-from benchmarks.quality._checkpoints import MANY, N_TRAINING, finetuning_rows, training_rows
+from benchmarks.quality._checkpoints import MANY, N_TRAINING, drawn, finetuning_rows, training_rows
 from benchmarks.quality._phenomena import unseen_texts
 
 MAX_OWN = 3000  # single texts that a map is fitted on; all of CoLA's, which are short
@@ -15,7 +15,6 @@ MAX_PAIRS = 1500  # training pairs that a head is fitted on
 MAX_ROWS = 1200  # evaluated rows of a task
 MAX_OUTLIERS = 800
 MAX_MORE = 8500  # sentences of another domain that a map is fitted on besides a task's own
-LAYER_PAIRS = 500  # STS-B dev pairs on which the layer is chosen
 
 
 class OwnTexts(NamedTuple):
@@ -26,7 +25,6 @@ class OwnTexts(NamedTuple):
     train_labels: NDArray[Any]
     inputs: list[Any]  # evaluated rows
     labels: NDArray[Any]
-    singles: list[str]  # distinct texts of the evaluated rows
 
 
 class Retrieval(NamedTuple):
@@ -45,11 +43,6 @@ class Similarity(NamedTuple):
     scores: NDArray[np.float64]
 
 
-def drawn(items: list[Any], most: int, seed: int = 0) -> list[Any]:
-    """Return at most so many of the items, drawn with a fixed seed."""
-    return [items[i] for i in np.random.default_rng(seed).permutation(len(items))[:most]]
-
-
 def singles(texts: list[Any]) -> list[str]:
     """Return the distinct texts of rows that may be pairs, in the order of their occurrence."""
     flat = [part for text in texts for part in ([text] if isinstance(text, str) else text)]
@@ -63,33 +56,22 @@ def own_texts(task: str) -> OwnTexts:
     train, train_labels = finetuning_rows(task) if task in N_TRAINING else training_rows(task)
     if not isinstance(train[0], str):
         train, train_labels = drawn(train, MAX_PAIRS), drawn(train_labels, MAX_PAIRS)
-    if task == MANY:
-        inputs, phenomena = unseen_texts()
-        judged = np.unique(phenomena, return_inverse=True)[1]
-        rows = drawn(list(range(len(inputs))), MAX_ROWS)
-    else:
-        inputs, judged = read_table(task, "dev")
-        rows = list(range(len(inputs)))[:MAX_ROWS]
-    kept = [inputs[row] for row in rows]
-    fit = drawn(singles(texts), len(texts) if task == "cola" else MAX_OWN)
+    inputs, labels = unseen_texts() if task == MANY else read_table(task, "dev")
+    labels = np.unique(labels, return_inverse=True)[1]
+    take = drawn if task == MANY else lambda items, most: items[:most]
+    kept, labels = take(inputs, MAX_ROWS), np.array(take([*labels], MAX_ROWS))
     excluded = {*evaluated_texts(), *singles(kept)}
-    return OwnTexts(
-        [text for text in fit if text not in excluded],
-        train,
-        np.asarray(train_labels),
-        kept,
-        judged[rows],
-        singles(kept),
-    )
+    fit = drawn(singles(texts), len(texts) if task == "cola" else MAX_OWN)
+    fit = [text for text in fit if text not in excluded]
+    return OwnTexts(fit, train, np.asarray(train_labels), kept, labels)
 
 
 @cache
-def similarity(split: str) -> Similarity:
-    """Return the pairs of STS-B; of the dev split, those that a layer is chosen on."""
+def similarity(split: str, most: int | None = None) -> Similarity:
+    """Return the pairs of STS-B, or so many of them."""
     pairs, scores = read_table("stsb", split)
     rows = list(range(len(pairs)))
-    if split == "dev":
-        rows = drawn(rows, LAYER_PAIRS)
+    rows = rows if most is None else drawn(rows, most)
     first, second = zip(*(pairs[row] for row in rows), strict=True)
     return Similarity(list(first), list(second), scores[rows])
 

@@ -6,7 +6,7 @@ without which the model is fine-tuned, is at most one standard error below that 
 
 import runpy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,10 @@ import pandas as pd
 from transformers import AutoTokenizer
 
 from benchmarks._data import Floats
-from benchmarks._markdown import markdown_table
+from benchmarks._markdown import frame_table
 from benchmarks._places import RECORDS_FOLDER, ROOT
 from benchmarks._store import CellStore
-from benchmarks.quality import Cells, Record, _figures as figures, _texts as texts
+from benchmarks.quality import Cells, _figures as figures, _texts as texts
 from benchmarks.quality._checkpoints import (
     EPOCHS,
     MANY,
@@ -30,8 +30,6 @@ from benchmarks.quality._checkpoints import (
 from benchmarks.quality._encoders import encoder_folder
 from isoadapt import LogitPreservingWhitening, TeacherReadout, TransformerEncoder, load_checkpoint
 
-SECTION = "anchored"
-RECORDS = RECORDS_FOLDER / "anchored.jsonl"
 KEY = ("task", "part", "lam", "seed")
 TASKS = ("sst2_sentence", MANY, "cola", "mrpc")
 WEIGHTS, SEEDS = (0.0, 1.0, 10.0), (0, 1, 2)
@@ -63,7 +61,7 @@ def cells() -> Cells:
 
 def chosen(task: str) -> float:
     """Return the weight that the records of the choice lead to."""
-    store = CellStore(RECORDS, KEY)
+    store = CellStore(RECORDS_FOLDER / "anchored.jsonl", KEY)
     accuracy = {lam: store.cells[task, CHOICE, lam, 0]["accuracy"] for lam in WEIGHTS}
     n_judged = store.cells[task, CHOICE, 0.0, 0]["n_judged"]
     floor = accuracy[0.0] - np.sqrt(accuracy[0.0] * (1 - accuracy[0.0]) / n_judged)
@@ -140,15 +138,14 @@ def _whole(task: str, lam: float, seed: int) -> dict[str, Any]:
     }
 
 
-def text(records: Sequence[Record]) -> str:
+def text(frame: pd.DataFrame) -> str:
     """Return the table: means and standard deviations over the seeds."""
-    whole = [record for record in records if record["part"] == WHOLE]
+    whole = frame[frame["part"].eq(WHOLE)].to_dict("records")
     plain = {(r["task"], r["seed"]): r["predicted"] for r in whole if not r["lam"]}
     rows = [
         {
             "task": record["task"],
-            "lam": record["lam"],
-            "vectors": f"{'anchored' if record['lam'] else 'plain'}, {name}",
+            "vectors": f"anchored, λ = {record['lam']:g}, {name}" if record["lam"] else name,
             "own task": record["own task"],
             **uses,
             "changed": np.mean(np.not_equal(record["predicted"], before)),
@@ -159,14 +156,8 @@ def text(records: Sequence[Record]) -> str:
         for name, uses in record["figures"].items()
         if (bool(record["lam"]), name) in SHOWN
     ]
-    groups = pd.DataFrame(rows).groupby(["task", "lam", "vectors"], sort=False)
-    mean, spread, sizes = groups.mean(), groups.std(), groups.size()
-    cells = [
-        [f"{task}, {vectors}" + (f" (λ = {lam:g})" if lam else ""), str(sizes[task, lam, vectors])]
-        + [
-            f"{value:.3f}" + ("" if np.isnan(sd) else f" ± {sd:.3f}")
-            for value, sd in zip(means, spread.loc[task, lam, vectors], strict=True)
-        ]
-        for (task, lam, vectors), means in zip(mean.index, mean.values, strict=True)
-    ]
-    return markdown_table(["fine-tuning, vectors", "seeds", *mean.columns], cells)
+    groups = pd.DataFrame(rows).groupby(["task", "vectors"], sort=False)
+    shown = groups.mean().map("{:.3f}".format) + groups.std().map(
+        lambda sd: "" if np.isnan(sd) else f" ± {sd:.3f}"
+    )
+    return frame_table(shown.assign(seeds=groups.size()))

@@ -3,37 +3,21 @@
 Some rows are drawn as training rows, the others are test rows.
 """
 
-import warnings
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
+from sklearn.model_selection import KFold, StratifiedKFold
 
-from benchmarks._data import Floats, load_unseen
-from benchmarks._markdown import markdown_table
-from benchmarks._places import RECORDS_FOLDER
-from benchmarks.quality import Cells, Record, _phenomena
-from benchmarks.quality._adapter_rows import (
-    EXACT,
-    MINIBATCH,
-    NO_PENALTY,
-    PRESERVING,
-    PROBE,
-    Row,
-    Unchanged,
-    format_figure,
-)
+from benchmarks._data import Embeddings, Floats, load_unseen
+from benchmarks._markdown import frame_table
+from benchmarks.quality import Cells, _adapter_rows as rows, _phenomena
 from isoadapt import IsotropyLayer, IStarAdapter, LogitPreservingWhitening
-from isoadapt.metrics import isoscore
+from isoadapt.adapters._heads import fit_head
 
-SECTION = "few-rows"
-RECORDS = RECORDS_FOLDER / "few_rows.jsonl"
 KEY = ("task", "size", "row", "draw")
 SIZES = {
     "cola": (100, 300, 600),
@@ -45,163 +29,79 @@ SIZES = {
     "cola_distilbert": (100, 300, 600),
     _phenomena.TASK: (800,),
 }
+FOLDS = "all"  # in place of a size: the rows of five folds
 REGRESSIONS = ("esol",)
-ISTAR = "IStarAdapter"
+PROBE, ISTAR, PRESERVING = "probe", "IStarAdapter", "LogitPreservingWhitening"
 N_DRAWS = 5
 ROWS = (
-    Row(PROBE, lambda head: Unchanged(head, refit=True)),
-    Row(MINIBATCH, IsotropyLayer),
-    Row(EXACT, lambda head: IsotropyLayer(head, solver="exact")),
-    Row(NO_PENALTY, lambda head: IsotropyLayer(head, alpha=1.0)),
-    Row(ISTAR, IStarAdapter),
-    Row(PRESERVING, LogitPreservingWhitening),
-)
-INTRODUCTION = (
-    "Adapters fitted to few rows, with the head that they fit by default, a logistic probe. The "
-    "encoder was fitted to none of the rows; those that also stand in its training split are left "
-    "out. n rows are drawn to fit on, stratified, and the others judge. Accuracy: that of a probe "
-    f"fitted to the same n rows, mean ± standard deviation over {N_DRAWS} draws; beside it the "
-    "binomial standard error over the rows that judge one draw. ESOL is a regression under a "
-    "ridge: its accuracy is R², and its error that of the mean over the draws. Then the mean "
-    "difference of each adapter from the probe, and the IsoScore of the rows that judge, corrected "
-    "for few rows. The records have more sizes, and five-fold cross-validations. The twelve "
-    "classes are what sentences of the generated corpus are about; MiniLM was fine-tuned on "
-    f"{_phenomena.N_TRAINING} sentences of each for {_phenomena.RECIPE['epochs']} epochs."
+    rows.Row(PROBE, lambda head: rows.Unchanged(head, refit=True)),
+    rows.Row(rows.MINIBATCH, IsotropyLayer),
+    rows.Row("IsotropyLayer, exact", lambda head: IsotropyLayer(head, solver="exact")),
+    rows.Row(ISTAR, IStarAdapter),
+    rows.Row(PRESERVING, LogitPreservingWhitening),
+    rows.Row(rows.NO_PENALTY, lambda head: IsotropyLayer(head, alpha=1.0)),
 )
 
 
 def cells() -> Cells:
     """Yield a fit for each task, number of training rows, row and draw or fold."""
-    load = cache(
-        lambda task: _phenomena.phenomenon_task() if task == _phenomena.TASK else load_unseen(task)
-    )
     for task, sizes in SIZES.items():
-        for n in (*sizes, None):
-            for row in ROWS:
-                for draw in range(N_DRAWS):
-
-                    def fit(task=task, n=n, row=row, draw=draw):
-                        name, X, y = load(task)
-                        probe = "ridge" if task in REGRESSIONS else "logistic"
-                        estimator = row.make_seeded(probe, draw if row.takes_seed() else None)
-                        found = measure_fit(estimator, X, y, *split(y, n, draw))
-                        return {"name": name, **found}
-
-                    yield (task, "all" if n is None else n, row.name, draw), fit
+        for size, row, draw in product((*sizes, FOLDS), ROWS, range(N_DRAWS)):
+            yield (task, size, row.name, draw), partial(fit, task, size, row, draw)
 
 
-def split(y: NDArray[Any], n: int | None, draw: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return n stratified training rows and the others; for n=None those of one of five folds.
-
-    Values of a regression are not stratified.
-    """
-    rows, classes = np.arange(len(y)), y.dtype.kind != "f"
-    if n is None:
-        folds = StratifiedKFold if classes else KFold
-        return list(folds(N_DRAWS, shuffle=True, random_state=0).split(rows, y))[draw]
-    return train_test_split(rows, train_size=n, stratify=y if classes else None, random_state=draw)
+def fit(task: str, size: int | str, row: rows.Row, draw: int) -> dict[str, Any]:
+    """Fit an adapter, with the head that it fits by default, to drawn rows."""
+    name, X, y = _load(task)
+    fitting, judging = split(y, size, draw)
+    head = fit_head(rows.probe(y), X[fitting], y[fitting])
+    data = Embeddings(name, X[fitting], y[fitting], X[judging], y[judging], head)
+    found = rows.measure_adapter(row.make_seeded(rows.probe(y), draw), data)
+    return {"name": name, **found, "n_fitted": len(fitting), "n_judged": len(judging)}
 
 
-def measure_fit(
-    estimator: Any, X: Floats, y: NDArray[Any], fitting: NDArray[Any], judging: NDArray[Any]
-) -> dict[str, Any]:
-    """Fit to the training rows and evaluate on the others; count two kinds of warnings."""
-    metric = r2_score if y.dtype.kind == "f" else accuracy_score
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        estimator.fit(X[fitting], y[fitting])
-    return {
-        "accuracy": float(metric(y[judging], estimator.predict(X[judging]))),
-        "corrected": float(isoscore(estimator.transform(X[judging]), bias_corrected=True)),
-        "harmful": any(str(each.message).startswith("this fit harms the task") for each in caught),
-        "unconverged": any(issubclass(each.category, ConvergenceWarning) for each in caught),
-        "n_fitted": len(fitting),
-        "n_judged": len(judging),
-    }
+@cache
+def _load(task: str) -> tuple[str, Floats, NDArray[Any]]:
+    return _phenomena.phenomenon_task() if task == _phenomena.TASK else load_unseen(task)
 
 
-def text(records: Sequence[Record]) -> str:
-    """Return a row for each task at its smallest number of training rows, then the checks."""
-    frame = pd.DataFrame(records)
-    groups = [_Size(own) for _, own in frame.groupby(["task", "size"], sort=False)]
-    header = ["rows", "n", "judged on", "accuracy", "error", *_Size.COMPARED]
-    header += ["corrected, before", *(f"{row}, corrected" for row in _Size.ISOTROPIC)]
-    smallest = {min(sizes) for sizes in SIZES.values()}
-    shown = [group.cells() for group in groups if group.size in smallest]
-    checks = "\n".join(f"- {line}" for line in (_losses(groups), _alarms(groups)))
-    return "\n\n".join([INTRODUCTION, markdown_table(header, shown), checks])
+def split(y: NDArray[Any], size: int | str, draw: int) -> list[NDArray[np.int64]]:
+    """Return the numbers of the training rows and of the others, drawn or those of a fold."""
+    if size != FOLDS:
+        return rows.drawn_rows(y, int(size), draw)
+    folds = KFold if rows.is_regression(y) else StratifiedKFold
+    return list(list(folds(N_DRAWS, shuffle=True, random_state=0).split(y, y))[draw])
 
 
-class _Size:
-    """The fits of one task and number of training rows."""
-
-    COMPARED = (MINIBATCH, EXACT, ISTAR, PRESERVING, NO_PENALTY)
-    ISOTROPIC = (ISTAR, PRESERVING)
-
-    def __init__(self, own: pd.DataFrame) -> None:
-        self.name, self.size = own[["name", "size"]].iloc[0]
-        self.fits = {name: fits.set_index("draw") for name, fits in own.groupby("row")}
-        self.probe = self.fits.get(PROBE, own[:0])
-
-    def error(self) -> float:
-        """Binomial standard error of the probe's mean accuracy; of R², that of its draws."""
-        if self.fits[PROBE]["task"].iloc[0] in REGRESSIONS:
-            return float(self.probe["accuracy"].std() / np.sqrt(len(self.probe)))
-        n, mean = self.n_judged(), self.probe["accuracy"].mean()
-        return float(np.sqrt(mean * (1 - mean) / n))
-
-    def n_judged(self) -> int:
-        """Rows that judge one draw, or all folds."""
-        judged = self.probe["n_judged"]
-        return int(judged.sum() if self.size == "all" else judged.iloc[0])
-
-    def differences(self, row: str) -> pd.Series:
-        """Accuracy minus that of the probe, for each draw that both have."""
-        fits = self.fits.get(row, self.probe[:0])
-        return (fits["accuracy"] - self.probe["accuracy"]).dropna()
-
-    def cells(self) -> list[str]:
-        accuracy = self.probe["accuracy"]
-        corrected = [self.fits[row]["corrected"].mean() for row in (PROBE, *self.ISOTROPIC)]
-        return [
-            self.name,
-            str(self.size),
-            str(self.n_judged()),
-            f"{accuracy.mean():.3f} ± {accuracy.std():.3f}",
-            f"{self.error():.4f}",
-            *(f"{self.differences(row).mean():z.4f}" for row in self.COMPARED),
-            *map(format_figure, corrected),
-        ]
-
-
-def _compared(groups: Sequence[_Size]) -> list[tuple[_Size, str, pd.Series]]:
-    adapters = [row.name for row in ROWS if row.name != PROBE]
-    found = [(group, row, group.differences(row)) for group in groups for row in adapters]
-    return [each for each in found if len(each[2])]
-
-
-def _losses(groups: Sequence[_Size]) -> str:
-    compared = _compared(groups)
-    losing = [
-        f"{group.name}, n={group.size}, {row}"
-        for group, row, steps in compared
-        if steps.mean() < -group.error()
-    ]
-    listed = f": {'; '.join(losing)}" if losing else ""
+def text(frame: pd.DataFrame) -> str:
+    """Return a row for each task at its smallest number of training rows, and the losses."""
+    frame["size"] = frame["size"].astype(str)
+    keys = ["task", "size"]
+    figures = frame.pivot_table(["accuracy", "corrected"], [*keys, "draw"], "row")
+    accuracy, corrected = figures["accuracy"], figures["corrected"].groupby(keys).mean()
+    n = frame[frame["row"].eq(PROBE)].groupby(keys)["n_judged"].agg(["sum", "first"])
+    n = n["sum"].where(n.index.get_level_values("size") == FOLDS, n["first"])
+    before = accuracy[PROBE].groupby(keys)
+    mean, spread = before.mean(), before.std()
+    error = np.sqrt(mean * (1 - mean) / n)  # of the accuracy, by the binomial distribution
+    of_draws = mean.index.get_level_values("task").isin(REGRESSIONS)
+    error = error.mask(of_draws, spread / np.sqrt(before.count()))
+    steps = accuracy.sub(accuracy[PROBE], axis=0).drop(columns=PROBE).groupby(keys).mean()
+    losing = steps.lt(-error, axis=0)
+    smallest = [(task, str(min(sizes))) for task, sizes in SIZES.items()]
+    table = pd.DataFrame(index=pd.MultiIndex.from_tuples(smallest, names=keys))
+    table["rows"] = frame.groupby(keys)["name"].first()
+    table["n"] = table.index.get_level_values("size")
+    table["judged on"] = n.astype(str)
+    table["accuracy"] = mean.map("{:.3f}".format) + spread.map(" ± {:.3f}".format)
+    table["error"] = error.map("{:.4f}".format)
+    for row in ROWS[1:]:
+        table[row.name] = steps[row.name].map("{:z.4f}".format)
+    table["corrected, before"] = corrected[PROBE].map(rows.format_figure)
+    for name in (ISTAR, PRESERVING):
+        table[f"{name}, corrected"] = corrected[name].map(rows.format_figure)
+    n_losing, n_compared = losing.sum().sum(), steps.count().sum()
     return (
-        "Mean accuracy more than one standard error below the probe's: "
-        f"{len(losing)} of {len(compared)} cells{listed}"
-    )
-
-
-def _alarms(groups: Sequence[_Size]) -> str:
-    warned = []
-    for group, row, steps in _compared(groups):
-        fits = group.fits[row].loc[steps.index[steps >= -group.error()]]
-        warned += list(fits["harmful"] | fits["unconverged"])
-    share = 100 * np.mean(warned) if warned else np.nan
-    return (
-        "Fits that lose no more than one standard error and yet end with the warning that they "
-        "harm the task or a ConvergenceWarning, the probe's own included (at most 10 % wanted): "
-        f"{sum(warned)} of {len(warned)}, {share:.1f} %"
+        f"{frame_table(table.set_index('rows'))}\n\nMean accuracy more than one standard error "
+        f"below the probe's: {n_losing} of {n_compared} cells."
     )

@@ -5,30 +5,28 @@ was not fitted to.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
-from sklearn.model_selection import ParameterGrid, StratifiedKFold, cross_validate
+from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold, cross_validate
 
 from benchmarks._data import Floats, load_embeddings, load_unseen
-from benchmarks._markdown import markdown_table
-from benchmarks._places import RECORDS_FOLDER
-from benchmarks.quality import Cells, Record
+from benchmarks._markdown import frame_table
+from benchmarks.quality import Cells
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
-from isoadapt.metrics import isoscore
 from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
 
-SECTION = "grid-stability"
-RECORDS = RECORDS_FOLDER / "grid_stability.jsonl"
 KEY = ("task", "kind", "seed")
 TASKS = {"cola": (5, 1), "mrpc": (3, 0)}  # searches and nested cross-validations, other folds each
 GRID = {"lam": [0.0, 0.1, 1.0, 10.0], "zeta": [0.2, 0.8]}
 CANDIDATES = list(ParameterGrid(GRID))
-ALPHAS = (0.1, 0.5, 0.9)
-FLOOR = 0.3
+ALPHAS = [0.1, 0.5, 0.9]
+OUTER = ("inner accuracy", "outer accuracy", "outer IsoScore")
+FLOOR, N_FOLDS = 0.3, 5
 SCORING = {
     "accuracy": "accuracy",
     "isoscore": make_isotropy_scorer("isoscore", bias_corrected=True),
@@ -48,8 +46,7 @@ def one_standard_error(results: Scores) -> int:
     The standard error is that of the mean over the folds of the most accurate candidate.
     """
     accuracy, best = np.array(results["mean_test_accuracy"]), most_accurate(results)
-    n_folds = sum(key.endswith("_test_accuracy") and key.startswith("split") for key in results)
-    error = results["std_test_accuracy"][best] / (n_folds - 1) ** 0.5
+    error = results["std_test_accuracy"][best] / (N_FOLDS - 1) ** 0.5
     close = accuracy >= accuracy[best] - error
     return int(np.argmax(np.where(close, results["mean_test_isoscore"], -np.inf)))
 
@@ -63,126 +60,95 @@ RULES: dict[str, Callable[[Scores], int]] = {
 
 def cells() -> Cells:
     """Yield the searches, the nested cross-validations and the fits of the exact solver."""
-    load = cache(lambda task: (load_embeddings(task).head, *load_unseen(task)[1:]))
     for task, (n_searches, n_nested) in TASKS.items():
-        for kind, measure, n in (
-            ("exact", exact, n_searches),
-            ("search", search, n_searches),
-            ("nested", nested, n_nested),
-        ):
+        for run, n in ((exact, n_searches), (search, n_searches), (nested, n_nested)):
             for seed in range(n):
-                yield (
-                    (task, kind, seed),
-                    lambda task=task, measure=measure, seed=seed: measure(*load(task), seed),
-                )
+                yield (task, run.__name__, seed), partial(run, task, seed)
 
 
-def search(head: LinearHead, X: Floats, y: NDArray[Any], seed: int) -> dict[str, Any]:
-    """Search once, and give the scores of each candidate."""
-    adapter = IStarAdapter(head, random_state=seed, device="cpu")
-    found = AdapterSearchCV(adapter, GRID, cv=_folds(seed), scoring=SCORING, refit=False).fit(X, y)
-    scores = {key: value.tolist() for key, value in found.cv_results_.items() if "_test_" in key}
-    return {**scores, "head_alone": float(head.score(X, y)), "n": len(y)}
-
-
-def nested(head: LinearHead, X: Floats, y: NDArray[Any], seed: int) -> dict[str, Any]:
-    """Choose by each rule within four fifths of the rows, and judge the choice on the rest."""
-    found: dict[str, list[list[float]]] = {rule: [] for rule in RULES}
-    for train, test in _folds(seed).split(X, y):
-        results = search(head, X[train], y[train], seed)
-        fitted: dict[int, list[float]] = {}
-        for rule, choose in RULES.items():
-            index = choose(_arrays(results))
-            if index not in fitted:
-                adapter = IStarAdapter(head, random_state=seed, device="cpu", **CANDIDATES[index])
-                adapter.fit(X[train], y[train])
-                score = isoscore(adapter.transform(X[test]), bias_corrected=True)
-                fitted[index] = [float(adapter.score(X[test], y[test])), score]
-            found[rule].append([results["mean_test_accuracy"][index], *fitted[index]])
-    return {"outer": found}
-
-
-def exact(head: LinearHead, X: Floats, y: NDArray[Any], seed: int) -> dict[str, Any]:
+def exact(task: str, seed: int) -> dict[str, Any]:
     """Cross-validate the exact solver for a few values of alpha."""
-    found = {}
-    for alpha in ALPHAS:
-        layer = IsotropyLayer(head, alpha=alpha, solver="exact")
-        scores = cross_validate(layer, X, y, cv=_folds(seed), scoring=SCORING)
-        columns = ("test_accuracy", "test_isoscore", "fit_time")
-        found[str(alpha)] = [float(np.mean(scores[column])) for column in columns]
-    return {"exact": found}
+    head, X, y = _load(task)
+    layer, options = IsotropyLayer(head, solver="exact"), _options(seed)
+    found = GridSearchCV(layer, {"alpha": ALPHAS}, refit=False, **options).fit(X, y).cv_results_
+    means = (found[f"mean_test_{figure}"].tolist() for figure in SCORING)
+    return {"exact": {str(alpha): pair for alpha, *pair in zip(ALPHAS, *means, strict=True)}}
 
 
-def _folds(seed: int) -> StratifiedKFold:
-    return StratifiedKFold(5, shuffle=True, random_state=seed)
+def search(task: str, seed: int) -> dict[str, Any]:
+    """Search once, and give the scores of each candidate."""
+    head, X, y = _load(task)
+    adapter, options = IStarAdapter(head, random_state=seed), _options(seed)
+    found = AdapterSearchCV(adapter, GRID, refit=False, **options).fit(X, y).cv_results_
+    scores = {key: value.tolist() for key, value in found.items() if "_test_" in key}
+    return {**scores, "head_alone": float(head.score(X, y))}
 
 
-def _arrays(results: Scores) -> dict[str, NDArray[Any]]:
-    return {key: np.array(value) for key, value in results.items() if "_test_" in key}
-
-
-INTRODUCTION = (
-    "IStarAdapter under the checkpoint's own head, searched over "
-    f"lam in {GRID['lam']} and zeta in {GRID['zeta']} by 5-fold cross-validation on rows that "
-    "the encoder was not fitted to, several times with other folds and seeds. ±: standard "
-    "deviation over these searches. Inner and outer accuracy are those of nested "
-    "cross-validation with 5 outer folds: the mean score by which the rule chose, and "
-    "the score of the refitted choice on rows that took no part in the choice. Exact: "
-    'IsotropyLayer with solver="exact", cross-validated on the same folds.'
-)
-
-
-def text(records: Sequence[Record]) -> str:
-    """Return the scores of the candidates, the choices of the rules, and the exact solver."""
-    kinds: dict[str, dict[str, list[Record]]] = {"search": {}, "nested": {}, "exact": {}}
-    for record in records:
-        kinds[record["kind"]].setdefault(record["task"], []).append(record)
-    alone = []
-    for task, searches in kinds["search"].items():
-        accuracy, n = searches[0]["head_alone"], searches[0]["n"]
-        error = np.sqrt(accuracy * (1 - accuracy) / n)
-        alone.append(
-            f"{task}: the head alone has accuracy {accuracy:.3f}, with a standard error of "
-            f"{error:.3f}; {len(searches)} searches."
-        )
-    tables = (_fits(kinds["search"], kinds["exact"]), _choices(kinds["search"], kinds["nested"]))
-    return "\n\n".join([" ".join([INTRODUCTION, *alone]), *tables])
-
-
-Tasks = Mapping[str, Sequence[Record]]
-
-
-def _fits(searched: Tasks, exact: Tasks) -> str:
-    """A row for each candidate and each alpha: means over the searches of each task."""
-    rows = [[f"lam={each['lam']:g}, zeta={each['zeta']:g}"] for each in CANDIDATES]
-    rows += [[f"exact, alpha={alpha}"] for alpha in ALPHAS]
-    for task, searches in searched.items():
-        accuracy, score = (
-            np.array([search[f"mean_test_{metric}"] for search in searches]) for metric in SCORING
-        )
-        for k, row in enumerate(rows[: len(CANDIDATES)]):
-            spread = accuracy[:, k].std(ddof=1)
-            row += [f"{accuracy[:, k].mean():.4f} ± {spread:.4f}", f"{score[:, k].mean():.3f}"]
-        for alpha, row in zip(map(str, ALPHAS), rows[len(CANDIDATES) :], strict=True):
-            mean, score, _ = np.mean([cell["exact"][alpha] for cell in exact[task]], axis=0)
-            row += [f"{mean:.4f}", f"{score:.3f}"]
-    header = [f"{task}, {figure}" for task in searched for figure in ("accuracy", "IsoScore")]
-    return markdown_table(["fits", *header], rows)
-
-
-def _choices(searched: Tasks, nested: Tasks) -> str:
-    """A row for each rule: what it chooses in each search, and what its choice is worth."""
-    rows = []
+def nested(task: str, seed: int) -> dict[str, Any]:
+    """Choose by each rule within four fifths of the rows, and judge the choice on the rest."""
+    head, X, y = _load(task)
+    outer = {}
     for rule, choose in RULES.items():
-        choices = []
-        for searches in searched.values():
-            chosen = [CANDIDATES[choose(_arrays(search))] for search in searches]
-            counts = Counter(f"{each['lam']:g}/{each['zeta']:g}" for each in chosen)
-            choices.append(", ".join(f"{key} × {count}" for key, count in counts.most_common()))
-        folds = [fold for cell in nested["cola"] for fold in cell["outer"][rule]]
-        rows.append([rule, *choices, *(f"{mean:.3f}" for mean in np.mean(folds, axis=0))])
-    header = [f"{task}, chosen lam/zeta" for task in searched]
-    header += [
-        f"cola, {figure}" for figure in ("inner accuracy", "outer accuracy", "outer IsoScore")
-    ]
-    return markdown_table(["rules", *header], rows)
+        options, adapter = _options(seed), IStarAdapter(head, random_state=seed)
+        inside = AdapterSearchCV(adapter, GRID, refit=choose, **options)
+        judged = cross_validate(inside, X, y, **options, return_estimator=True)
+        chosen = [
+            each.cv_results_["mean_test_accuracy"][each.best_index_] for each in judged["estimator"]
+        ]
+        columns = (chosen, judged["test_accuracy"], judged["test_isoscore"])
+        outer[rule] = np.column_stack(columns).tolist()
+    return {"outer": outer}
+
+
+def _load(task: str) -> tuple[LinearHead, Floats, NDArray[Any]]:
+    return load_embeddings(task).head, *load_unseen(task)[1:]
+
+
+def _options(seed: int) -> dict[str, Any]:
+    folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=seed)
+    return {"cv": folds, "scoring": SCORING}
+
+
+def text(frame: pd.DataFrame) -> str:
+    """Return the scores of the candidates and of the exact solver, and the choices of the rules."""
+    kinds = {kind: own.to_dict("records") for kind, own in frame.groupby("kind")}
+    scores = pd.DataFrame(_scores(kinds["search"], kinds["exact"]))
+    groups = scores.groupby(["fits", "task"], sort=False)
+    spread, shown = groups["accuracy"].std().map(" ± {:.4f}".format), groups.mean()
+    shown["accuracy"] = shown["accuracy"].map("{:.4f}".format) + spread
+    shown["IsoScore"] = shown["IsoScore"].map("{:.3f}".format)
+    pairs = [(figure, task) for task in TASKS for figure in ("accuracy", "IsoScore")]
+    fits = shown.unstack("task", sort=False)[pairs]
+    fits.columns = pd.Index([f"{task}, {figure}" for figure, task in pairs])
+    rules = pd.DataFrame(_choices(kinds["search"], kinds["nested"])).set_index("rules")
+    alone = {search["task"]: search["head_alone"] for search in kinds["search"]}
+    heads = ", ".join(f"{task} {accuracy:.3f}" for task, accuracy in alone.items())
+    return f"{frame_table(fits)}\n\n{frame_table(rules)}\n\nAccuracy of the head alone: {heads}."
+
+
+def _scores(searches: list[Scores], exacts: list[Scores]) -> Iterator[dict[str, Any]]:
+    """Yield accuracy and IsoScore of each candidate and alpha in each search."""
+    for search in searches:
+        means = (search[f"mean_test_{figure}"] for figure in SCORING)
+        for each, accuracy, score in zip(CANDIDATES, *means, strict=True):
+            name = f"lam={each['lam']:g}, zeta={each['zeta']:g}"
+            yield {"fits": name, "task": search["task"], "accuracy": accuracy, "IsoScore": score}
+    for cell in exacts:
+        for alpha, (accuracy, score, *_) in cell["exact"].items():
+            name = f"exact, alpha={alpha}"
+            yield {"fits": name, "task": cell["task"], "accuracy": accuracy, "IsoScore": score}
+
+
+def _choices(searches: list[Scores], nests: list[Scores]) -> Iterator[dict[str, str]]:
+    """Yield for each rule what it chooses in each search, and what its choice is worth."""
+    for rule, choose in RULES.items():
+        row = {"rules": rule}
+        for task in TASKS:
+            own = [search for search in searches if search["task"] == task]
+            chosen = [CANDIDATES[choose(search)] for search in own]
+            counts = Counter(f"{each['lam']:g}/{each['zeta']:g}" for each in chosen).most_common()
+            row[f"{task}, chosen lam/zeta"] = ", ".join(f"{key} × {n}" for key, n in counts)
+        folds = [fold for cell in nests for fold in cell["outer"][rule]]
+        for name, value in zip(OUTER, np.mean(folds, axis=0), strict=True):
+            row[f"cola, {name}"] = f"{value:.3f}"
+        yield row

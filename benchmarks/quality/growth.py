@@ -1,34 +1,32 @@
 """Time and memory of each step as rows become more, each in a process of its own, in one thread."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks._markdown import markdown_table
-from benchmarks._places import RECORDS_FOLDER
-from benchmarks._store import CellStore
-from benchmarks.quality import Cells, Record
+from benchmarks._markdown import frame_table
+from benchmarks.quality import Cells
 from benchmarks.speed._harness import apart, duration, measured
 from isoadapt import LinearHead, LogitPreservingWhitening, TeacherReadout
 from isoadapt.metrics import hubness, isotropy_report
 
 BLOCK = 10_000  # rows that are generated at a time
-STEPS = {  # step: title
-    "generate": "rows generated, which the steps below include once for each pass",
-    "fit": "`LogitPreservingWhitening.fit`, one pass",
-    "transform": "its `transform`, block by block, one pass",
-    "audit": "`isotropy_report`, six passes",
-    "readout": "`TeacherReadout.fit`, one pass for X and one for y (384 columns)",
-    "neighbours": "`hubness`: the 10 nearest neighbours of each row, rows in memory",
+STEPS = {  # step: title, and the most rows, which take less than ten minutes
+    "generate": ("rows generated, which the steps below include once for each pass", 10**7),
+    "fit": ("`LogitPreservingWhitening.fit`, one pass", 10**7),
+    "transform": ("its `transform`, block by block, one pass", 10**7),
+    "audit": ("`isotropy_report`, six passes", 10**6),
+    "readout": ("`TeacherReadout.fit`, one pass for X and one for y (384 columns)", 10**6),
+    "neighbours": ("`hubness`: the 10 nearest neighbours of each row, rows in memory", 10**5),
 }
 SIZES, WIDTHS = (10**4, 10**5, 10**6, 10**7), (384, 1024)
-LIMIT = 600  # longest cell, in processor seconds
-SECTION, RECORDS, KEY = "growth", RECORDS_FOLDER / "growth.jsonl", ("step", "n", "d")
-Found = Mapping[tuple[Any, ...], Mapping[str, Any]]  # records by step, n and d
+SHOWN = 384  # columns of the table
+KEY = ("step", "n", "d")
 
 
 def block(number: int, d: int) -> NDArray[np.float32]:
@@ -41,9 +39,9 @@ def block(number: int, d: int) -> NDArray[np.float32]:
 
 
 def cells() -> Cells:
-    """Yield the cells that the smaller ones let expect to end within the limit."""
+    """Yield a cell for each number of rows, width and step."""
     for n, d, step in product(SIZES, WIDTHS, STEPS):
-        if _foreseen(CellStore(RECORDS, KEY).cells, step, n, d) <= LIMIT:
+        if n * d <= STEPS[step][1] * SHOWN:
             yield (step, n, d), partial(apart, cell, step, n, d)
 
 
@@ -69,30 +67,18 @@ def cell(step: str, n: int, d: int) -> dict[str, float]:
     return measured(calls[step])
 
 
-def _foreseen(found: Found, step: str, n: int, d: int) -> float:
-    """Processor time that a cell will take, from that of a tenth of its rows, or 0."""
-    if (step, n, d) in found or n == min(SIZES):
-        return found.get((step, n, d), {"cpu_s": 0.0})["cpu_s"]
-    return _foreseen(found, step, n // 10, d) * (100 if step == "neighbours" else 10)
-
-
-def text(records: Sequence[Record]) -> str:
-    """Return a row for each step at the smaller width, with a column for each size."""
-    found = {tuple(each[name] for name in KEY): each for each in records}
-    header = ["step", *(f"n = {n:,}" for n in SIZES), "exponents"]
-    rows = [[STEPS[step], *_row(found, step, min(WIDTHS))] for step in STEPS]
-    return markdown_table(header, rows)
-
-
-def _row(found: Found, step: str, d: int) -> Iterator[str]:
-    cells = {n: found[step, n, d] for n in SIZES if (step, n, d) in found}
-    for n in SIZES:
-        if n in cells:
-            cpu, wall, peak = (cells[n][key] for key in ("cpu_s", "wall_s", "peak_mb"))
-            yield f"{duration(cpu)} ({duration(wall)}), {peak:.0f} MB"
-        else:
-            yield f"not run (≈ {_foreseen(found, step, n, d) / 60:.0f} min)"
-    last = [*cells][-3:]
-    logs = (np.log([cells[n][key] for n in last]) for key in ("cpu_s", "peak_mb"))
-    slopes = (np.polyfit(np.log(last), each, 1)[0] for each in logs if len(last) > 1)
-    yield ", ".join(f"{slope:z.2f}" for slope in slopes)
+def text(frame: pd.DataFrame) -> str:
+    """Return a row for each step with a column for each size, and how fast both figures grow."""
+    shown = frame[frame["d"].eq(SHOWN)].sort_values("n")
+    rows = {}
+    for step, (title, _) in STEPS.items():
+        own = shown[shown["step"].eq(step)]
+        rows[title] = {}
+        for one in own.itertuples():
+            seconds = f"{duration(one.cpu_s)} ({duration(one.wall_s)})"
+            rows[title][f"n = {one.n:,}"] = f"{seconds}, {one.peak_mb:.0f} MB"
+        logs = np.log(own[["n", "cpu_s", "peak_mb"]].tail(3).to_numpy()).T
+        slopes = (np.polyfit(logs[0], each, 1)[0] for each in logs[1:])
+        rows[title]["exponents"] = ", ".join(f"{slope:z.2f}" for slope in slopes)
+    table = pd.DataFrame(rows).T.rename_axis("step")
+    return frame_table(table[[*table.columns.drop("exponents"), "exponents"]])

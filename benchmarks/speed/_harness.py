@@ -3,8 +3,10 @@
 import gc
 import importlib
 import multiprocessing
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -20,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks._markdown import markdown_table
 from benchmarks._places import FOLDER
+from benchmarks._versions import versions, written
 
 T = TypeVar("T")
 PROCESS = Path("/proc/self")
@@ -30,7 +33,7 @@ HEADER = ("name", "threads", "n", "d", "ours", "reference", "ratio [IQR]", "targ
 
 @dataclass(frozen=True)
 class Comparison:
-    """Times of two callables that were measured alternately.
+    """Times of two callables that were measured alternately, or of one that was measured alone.
 
     Entries of `ours_s` and `reference_s` with the same index were measured one after the other.
     `target` is the smallest acceptable ratio, or None. `facts` are sizes and other conditions.
@@ -38,19 +41,17 @@ class Comparison:
 
     name: str
     ours_s: tuple[float, ...]
-    reference_s: tuple[float, ...]
+    reference_s: tuple[float, ...] = ()
     target: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def ratios(self) -> list[float]:
-        """Reference time divided by our time, pair by pair; above 1, ours is faster."""
-        return [b / a for a, b in zip(self.ours_s, self.reference_s, strict=True)]
-
-    @property
     def ratio(self) -> float:
-        """Median of the paired ratios."""
-        return median(self.ratios)
+        """Median of the paired ratios; above 1, ours is faster."""
+        return median(self._ratios())
+
+    def _ratios(self) -> list[float]:
+        return [b / a for a, b in zip(self.ours_s, self.reference_s, strict=True)]
 
     @property
     def is_met(self) -> bool:
@@ -59,43 +60,21 @@ class Comparison:
 
     def cells(self) -> list[str]:
         """Return the row of the table."""
-        low, high = np.quantile(self.ratios, [0.25, 0.75])
-        met = "" if self.target is None else "yes" if self.is_met else "no"
-        return [
-            self.name,
-            *_sizes(self.facts),
-            duration(median(self.ours_s)),
-            duration(median(self.reference_s)),
-            f"{_ratio(self.ratio)} [{_ratio(low)}, {_ratio(high)}]",
-            "" if self.target is None else f"≥ {_ratio(self.target)}",
-            met,
-        ]
+        facts = {"threads": torch.get_num_threads(), **self.facts}
+        row = [self.name, *(str(facts.get(key, "")) for key in HEADER[1:4])]
+        row.append(duration(median(self.ours_s)))
+        if not self.reference_s:
+            return [*row, "", "", "", ""]
+        low, high = map(_ratio, np.quantile(self._ratios(), [0.25, 0.75]))
+        row += [duration(median(self.reference_s)), f"{_ratio(self.ratio)} [{low}, {high}]"]
+        if self.target is None:
+            return [*row, "", ""]
+        return [*row, f"≥ {_ratio(self.target)}", "yes" if self.is_met else "no"]
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Times of one callable that was measured alone."""
-
-    name: str
-    seconds: tuple[float, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def cells(self) -> list[str]:
-        """Return the row of the table."""
-        return [self.name, *_sizes(self.facts), duration(median(self.seconds)), "", "", "", ""]
-
-
-Result = Comparison | Measurement
-
-
-def to_record(result: Result) -> dict[str, Any]:
+def to_record(result: Comparison) -> dict[str, Any]:
     """Return the fields of a result, with the number of threads that it could use."""
     return asdict(result) | {"facts": {"threads": torch.get_num_threads(), **result.facts}}
-
-
-def from_record(record: Mapping[str, Any]) -> Result:
-    """Return the result whose fields a record has."""
-    return (Comparison if "ours_s" in record else Measurement)(**record)
 
 
 def compare(
@@ -148,7 +127,7 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[Comparison]) -> str:
     """Return the table of all results as Markdown."""
     return (
         "Seconds are medians. The ratio is reference / ours, the median over pairs measured one "
@@ -167,10 +146,6 @@ def duration(seconds: float) -> str:
 
 def _ratio(value: float) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
-
-
-def _sizes(facts: Mapping[str, Any]) -> list[str]:
-    return [str({"threads": torch.get_num_threads(), **facts}.get(key, "")) for key in HEADER[1:4]]
 
 
 def names() -> list[str]:
@@ -212,10 +187,30 @@ def measured(function: Callable[[], Any]) -> dict[str, float]:
     return {"cpu_s": cpu, "wall_s": wall, "peak_mb": resident("VmHWM:") - before}
 
 
-def run_one(name: str, quick: bool) -> list[Result]:
+def run_one(name: str, quick: bool) -> list[Comparison]:
     """Run one benchmark."""
     module = importlib.import_module(f"benchmarks.speed.{name}{'_' * iskeyword(name)}")
     return list(module.run(quick))
 
 
-run_apart: Callable[[str, bool], list[Result]] = partial(apart, run_one, models=True)
+run_apart: Callable[[str, bool], list[Comparison]] = partial(apart, run_one, models=True)
+
+
+def run_all(
+    parts: Mapping[str, Callable[[], Iterable[Comparison]]],
+    save: Callable[[str, list[Comparison]], None] = lambda name, found: None,
+) -> int:
+    """Run benchmarks one after the other, print what each has measured; return 1 if one failed."""
+    failed = []
+    for name, run in parts.items():
+        print(f"running {name}", file=sys.stderr, flush=True)
+        try:
+            found = list(run())
+        except Exception:  # continue with the others
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        print(table(found), flush=True)
+        save(name, found)
+    print(f"measured with {written(versions())}; failed: {', '.join(failed) or 'none'}")
+    return bool(failed)

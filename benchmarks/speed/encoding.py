@@ -7,7 +7,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from benchmarks._data import distinct_texts
-from benchmarks.speed._harness import Result, compare
+from benchmarks.speed._harness import Comparison, compare
 from isoadapt.datasets import minilm_folder
 from isoadapt.encoders import TransformerEncoder
 
@@ -20,7 +20,7 @@ unquestionably photosynthesis neighbourhood interdisciplinary counterintuitively
 """
 
 
-def run(quick: bool) -> Iterator[Result]:
+def run(quick: bool) -> Iterator[Comparison]:
     """Compare on every workload; `quick` uses fewer texts and repeats."""
     reference = SentenceTransformer(str(minilm_folder()), device="cpu")
     for name, texts, target in _workloads(16 if quick else 400):

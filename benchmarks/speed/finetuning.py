@@ -6,17 +6,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from torch import nn
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    PrinterCallback,
-    Trainer,
-    TrainingArguments,
-)
 
-from benchmarks.speed._harness import Measurement, Result, compare
+from benchmarks.speed._harness import Comparison, compare
 from isoadapt.datasets import minilm_folder
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
@@ -42,14 +35,14 @@ CASES = (
 )
 
 
-def run(quick: bool) -> Iterator[Result]:
+def run(quick: bool) -> Iterator[Comparison]:
     """Measure on the CPU."""
     yield from penalty_share(torch.device("cpu"), *((1, 8, 32) if quick else (9, 32, 4096)))
 
 
 def penalty_share(
     device: torch.device, repeats: int, batch_size: int, n_rows: int
-) -> Iterator[Result]:
+) -> Iterator[Comparison]:
     """Compare steps with each penalty to steps of the Trainer; the target bounds the share.
 
     A share of a few percent is smaller than the noise of the machine. The time of the penalty alone
@@ -58,7 +51,7 @@ def penalty_share(
     """
     with tempfile.TemporaryDirectory() as folder:
         bench = FinetuningBench(device, batch_size, n_rows, folder)
-        plain = bench.trainer(Trainer)
+        plain = partial(bench.step, bench.trainer(transformers.Trainer))
         for case in CASES:
             settings = {"penalty": case.penalty, "where": case.where, "shrinkage_tokens": 2048}
             trainer = bench.trainer(partial(IsotropyTrainer, **settings))
@@ -66,23 +59,13 @@ def penalty_share(
             trainer.training_step(bench.model, bench.batch)
             n, d = trainer._last_points.shape
             share = case.share if device.type == "cpu" else case.share_cuda
-            targets = (None, None) if share is None else (1 / (1 + share), 1 / share)
-            names = (
-                f"fine-tuning step with {case.name}, against without",
-                f"forward and backward of {case.name} alone, against a whole plain step",
-            )
-            for name, ours, target in zip(
-                names, (bench.step, bench.penalise), targets, strict=True
-            ):
-                yield compare(
-                    name,
-                    partial(ours, trainer),
-                    partial(bench.step, plain),
-                    repeats=repeats,
-                    target=target,
-                    n=n,
-                    d=d,
-                )
+            rest: dict[str, Any] = {"repeats": repeats, "n": n, "d": d}
+            name = f"fine-tuning step with {case.name}, against without"
+            target = share and 1 / (1 + share)
+            yield compare(name, partial(bench.step, trainer), plain, target=target, **rest)
+            name = f"forward and backward of {case.name} alone, against a whole plain step"
+            target = share and 1 / share
+            yield compare(name, partial(bench.penalise, trainer), plain, target=target, **rest)
         yield bench.shrinkage()
 
 
@@ -91,15 +74,15 @@ class FinetuningBench:
 
     def __init__(self, device: torch.device, batch_size: int, n_rows: int, folder: str) -> None:
         self.device, self.batch_size, self.folder = device, batch_size, folder
-        tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
-        self.collate = DataCollatorWithPadding(tokenizer)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder())
+        self.collate = transformers.DataCollatorWithPadding(tokenizer)
         corpus = draw_corpus(n_rows, 2, seed=0)
         tokens = tokenizer(list(corpus.train_texts))["input_ids"]
         self.rows = [
             {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": int(label)}
             for ids, label in zip(tokens, corpus.train_labels, strict=True)
         ]
-        self.model = AutoModelForSequenceClassification.from_pretrained(
+        self.model = transformers.AutoModelForSequenceClassification.from_pretrained(
             minilm_folder(), num_labels=2, dtype=torch.float32
         ).to(device)
         batch = self.collate(self.rows[:batch_size])
@@ -107,7 +90,7 @@ class FinetuningBench:
 
     def trainer(self, make: Any) -> Any:
         """Return a trainer of the common model that is ready for a step."""
-        args = TrainingArguments(
+        args = transformers.TrainingArguments(
             self.folder,
             per_device_train_batch_size=self.batch_size,
             per_device_eval_batch_size=self.batch_size,
@@ -118,7 +101,7 @@ class FinetuningBench:
         trainer = make(
             model=self.model, args=args, train_dataset=self.rows, data_collator=self.collate
         )
-        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(transformers.PrinterCallback)
         trainer.create_optimizer_and_scheduler(100)
         trainer.current_gradient_accumulation_steps = 1
         return trainer
@@ -138,14 +121,14 @@ class FinetuningBench:
         objective(points.new_zeros(()), points, labels)[1].backward()
         self._wait()
 
-    def shrinkage(self) -> Measurement:
+    def shrinkage(self) -> Comparison:
         """Return the time of Σ_S for the tokens of all layers."""
         trainer = self.trainer(partial(IsotropyTrainer, penalty=IsoScoreLoss(0.2), where="all"))
         trainer._update_prior_cov()
         logged = trainer.state.log_history[-1]
         sizes = {"n": int(logged["shrinkage_points"]), "d": self.model.config.hidden_size}
         name = "Σ_S of all layers' tokens, once an epoch"
-        return Measurement(name, (logged["shrinkage_seconds"],), sizes)
+        return Comparison(name, (logged["shrinkage_seconds"],), facts=sizes)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

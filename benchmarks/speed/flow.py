@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks._data import load_embeddings, read_table
-from benchmarks.speed._harness import Result, compare
+from benchmarks.speed._harness import Comparison, compare
 from isoadapt import FlowAdapter
 from isoadapt.datasets import minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 
 
-def run(quick: bool) -> Iterator[Result]:
+def run(quick: bool) -> Iterator[Comparison]:
     """Compare a whole fit with one epoch on CoLA."""
     name = "FlowAdapter, whole fit, against one epoch of fine-tuning MiniLM"
     n = 100 if quick else 8551

@@ -7,7 +7,6 @@ import argparse
 import os
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,22 +20,13 @@ from sklearn.model_selection import GridSearchCV
 from torch import Tensor
 
 from benchmarks._data import Embeddings, bumpy_cloud, load_embeddings, narrow_cone, shared_folder
-from benchmarks._versions import versions, written
-from benchmarks.speed._harness import Measurement, Result, compare, seconds_of, table
+from benchmarks.speed._harness import Comparison, compare, run_all, seconds_of
 from benchmarks.speed.finetuning import penalty_share
 from benchmarks.speed.isoscore import isoscore_by_singular_values, value_and_gradient
 from benchmarks.speed.search import GRID, SMALL
-from isoadapt import (
-    CosRegAdapter,
-    EmbeddingCache,
-    FlowAdapter,
-    IsotropyLayer,
-    IStarAdapter,
-    SpectrumControlAdapter,
-    TeacherReadout,
-    TopologicalEntropyAdapter,
-    TransformerEncoder,
-)
+from isoadapt import EmbeddingCache, FlowAdapter, IsotropyLayer, TeacherReadout, TransformerEncoder
+from isoadapt.adapters import IStarAdapter
+from isoadapt.adapters._registry import ADAPTERS, NAMES, REGISTRY
 from isoadapt.geometry import Moments, persistence_bars, persistent_entropy, select_bars
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.metrics import isoscore
@@ -46,7 +36,7 @@ D = 768
 WORDS = ("of", "water", "family", "question", "government", "neighbourhood", "photosynthesis")
 
 
-Part = Iterator[Result]
+Part = Iterator[Comparison]
 Score = Callable[[Tensor], Tensor]
 
 
@@ -69,7 +59,7 @@ def agree_with_gradient(name: str, score: Score, cloud: Tensor, there: Tensor) -
 
 def timed(
     name: str, ours: Callable[[], Any], reference: Callable[[], Any], quick: bool, rows: Any
-) -> Result:
+) -> Comparison:
     """Compare two calls on rows (n, d), each with all its work on the GPU."""
 
     def finished(call: Callable[[], Any]) -> None:
@@ -127,15 +117,9 @@ def adapters(device: torch.device, quick: bool) -> Part:
     data = narrow_cone(*(300, 16) if quick else (2000, 96), seed=0)
     # With validation rows, rounding may change the epoch that is kept.
     short = {"validation_fraction": None, "random_state": 0, "max_epochs": 3}
-    flow = FlowAdapter(**short)
-    for adapter in (
-        IStarAdapter(data.head, **short),
-        CosRegAdapter(data.head, **short),
-        SpectrumControlAdapter(data.head, **short),
-        TopologicalEntropyAdapter(data.head, **short),
-        flow,
-        FlowAdapter(data.head, alpha=0.5, **short),
-    ):
+    penalised = (ADAPTERS[NAMES[name]] for name, method in REGISTRY.items() if method.loss)
+    flow, joint = FlowAdapter(**short), FlowAdapter(data.head, alpha=0.5, **short)
+    for adapter in (*(kind(data.head, **short) for kind in penalised), flow, joint):
         expected, found = (
             _fit(adapter, data, place).transform(data.X_test) for place in ("cpu", device.type)
         )
@@ -170,11 +154,10 @@ def search(device: torch.device, quick: bool) -> Part:
     few = {name: values[:1] for name, values in grid.items()}
     scores, seconds = found(AdapterSearchCV, device.type, grid)
     alone, of_five = found(GridSearchCV, device.type, few)
-    name, n_fits = f"AdapterSearchCV on {device.type}", 5 * len(scores)
-    sizes = {"n": len(data.y_train)}
-    yield Measurement(f"{name}, {n_fits} fits", (seconds,), sizes)
-    yield Measurement("one fit of GridSearchCV there", (of_five / 5,), sizes)
-    print(f"{name}: {n_fits * of_five / 5 / seconds:.1f} times as fast as single fits (target 25)")
+    name = f"AdapterSearchCV on {device.type}, {len(scores)} candidates × 5 folds, against the "
+    name += "time of one candidate in GridSearchCV, scaled"
+    sizes = {"n": len(data.y_train), "d": data.X_train.shape[1]}
+    yield Comparison(name, (seconds,), (of_five * len(scores),), None if quick else 25.0, sizes)
     agree("AdapterSearchCV, scores on CPU", found(AdapterSearchCV, "cpu", few)[0], alone, 0.003)
     agree("AdapterSearchCV, scores one by one", alone, scores[:1], 0.003)
 
@@ -216,7 +199,7 @@ def readout(device: torch.device, quick: bool) -> Part:
     agree("TeacherReadout", *found, 1e-2)
     seconds = seconds_of(lambda: fit(columns, teacher))
     sizes = {"n": len(texts), "d": columns.shape[1]}
-    yield Measurement("TeacherReadout.fit, which runs on the CPU", (seconds,), sizes)
+    yield Comparison("TeacherReadout.fit, which runs on the CPU", (seconds,), facts=sizes)
 
 
 def cache(device: torch.device, quick: bool) -> Part:
@@ -286,19 +269,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device.type == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here: nothing to measure")
         return 0
-    results: list[Result] = []
-    failed: list[str] = []
-    for part in PARTS:
-        print(f"\n{part.__name__}: {part.__doc__}", flush=True)
-        try:
-            results += part(options.device, options.quick)
-        except Exception:  # continue with the other parts
-            traceback.print_exc()
-            failed.append(part.__name__)
-    print(f"{table(results)}\n\nMeasured with {written(versions())}.")
-    if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    return bool(failed)
+    calls = (partial(part, options.device, options.quick) for part in PARTS)
+    titles = (f"{part.__name__}: {part.__doc__}" for part in PARTS)
+    return run_all(dict(zip(titles, calls, strict=True)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from sklearn.decomposition import IncrementalPCA
 
-from benchmarks.speed._harness import Comparison, Result, apart, measured
+from benchmarks.speed._harness import Comparison, apart, measured
 from isoadapt import LinearHead, LogitPreservingWhitening, Whitening
 
 D = 384
@@ -23,7 +23,7 @@ METHODS = {
 }
 
 
-def run(quick: bool) -> Iterator[Result]:
+def run(quick: bool) -> Iterator[Comparison]:
     """Fit each method in a process of its own, in one thread, to rows in a float32 file.
 
     IncrementalPCA, whose time is linear in the rows, is fitted to fewer.
@@ -48,21 +48,19 @@ def write_rows(path: Path, n: int) -> None:
 
 
 def _compare(name: str, path: Path, n: int, reference_rows: int, repeats: int) -> Comparison:
-    ours, reference, peaks = [], [], []
-    for _ in range(repeats):
-        found = apart(_fit, name, path, n)
-        ours.append(found["cpu_s"])
-        peaks.append(round(found["peak_mb"]))
-        scale = n / reference_rows
-        reference.append(apart(_fit, "IncrementalPCA", path, reference_rows)["cpu_s"] * scale)
-    if max(peaks) > LIMIT:
-        raise RuntimeError(f"{name}.fit from a file took {max(peaks)} MB, more than {LIMIT}")
+    found = [
+        (apart(_fit, name, path, n), apart(_fit, "IncrementalPCA", path, reference_rows))
+        for _ in range(repeats)
+    ]
+    peak = round(max(ours["peak_mb"] for ours, _ in found))
+    if peak > LIMIT:
+        raise RuntimeError(f"{name}.fit from a file took {peak} MB, more than {LIMIT}")
     return Comparison(
-        f"{name}.fit from a float32 file, peak {max(peaks)} MB of resident memory (limit "
-        f"{LIMIT}), against IncrementalPCA in batches of {CHUNK} (processor time, measured on "
+        f"{name}.fit from a float32 file, peak {peak} MB of resident memory (limit {LIMIT}), "
+        f"against IncrementalPCA in batches of {CHUNK} (processor time, measured on "
         f"{reference_rows} rows and scaled)",
-        tuple(ours),
-        tuple(reference),
+        tuple(ours["cpu_s"] for ours, _ in found),
+        tuple(reference["cpu_s"] * n / reference_rows for _, reference in found),
         4.0,
         {"n": n, "d": D, "threads": 1},
     )

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,35 +27,21 @@ def run(quick: bool) -> Iterator[Comparison]:
         ("gudhi", bars_by_gudhi, 64, 2.0),
         ("gudhi", bars_by_gudhi, 1000, 20.0),
     ):
-        yield _compare_bars(name, reference, n, target, repeats)
+        clouds = [bumpy_cloud(n, D, seed).numpy() for seed in range(CALLS[n])]
+        _check_agreement(persistence_bars(clouds[0]), reference(clouds[0]))
+        title, calls = f"H0 bars, float32, against {name}", (persistence_bars, reference)
+        each = (partial(_bars_of_all, bars, clouds) for bars in calls)
+        yield compare(title, *each, repeats=repeats, rows=clouds[0], target=target)
     bars = persistence_bars(bumpy_cloud(501 if quick else 1001, D, seed=0).double().numpy())
-    _check_agreement(select_bars(bars), select_bars_recursively(bars))
-    yield compare(
-        "selection of bars, against its recursive form",
-        lambda: select_bars(bars),
-        lambda: select_bars_recursively(bars),
-        repeats=repeats,
-        target=50.0,
-    )
+    kinds = select_bars, select_bars_recursively
+    _check_agreement(*(select(bars) for select in kinds))
+    title, each = "selection of bars, against its recursive form", (partial(k, bars) for k in kinds)
+    yield compare(title, *each, repeats=repeats, target=50.0)
 
 
-def _compare_bars(
-    name: str,
-    reference: Callable[[Floats], Floats],
-    n: int,
-    target: float,
-    repeats: int,
-) -> Comparison:
-    clouds = [bumpy_cloud(n, D, seed).numpy() for seed in range(CALLS[n])]
-    _check_agreement(persistence_bars(clouds[0]), reference(clouds[0]))
-    return compare(
-        f"H0 bars, float32, against {name}",
-        lambda: [persistence_bars(X) for X in clouds],
-        lambda: [reference(X) for X in clouds],
-        repeats=repeats,
-        rows=clouds[0],
-        target=target,
-    )
+def _bars_of_all(bars: Callable[[Floats], Floats], clouds: list[Floats]) -> None:
+    for X in clouds:
+        bars(X)
 
 
 def bars_by_ripser(X: Floats) -> Floats:

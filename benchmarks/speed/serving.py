@@ -17,14 +17,14 @@ from transformers import pipeline
 
 from benchmarks._data import Floats, distinct_texts, shared_folder
 from benchmarks._places import ROOT
-from benchmarks.speed._harness import Result, compare
+from benchmarks.speed._harness import Comparison, compare
 from isoadapt import AdaptedEncoder, LogitPreservingWhitening
 from isoadapt.interop import export_onnx, to_sentence_transformer
 
 Way = Callable[[Sequence[Any]], tuple[Sequence[Any], Floats]]
 
 
-def run(quick: bool) -> Iterator[Result]:
+def run(quick: bool) -> Iterator[Comparison]:
     """Compare on sentences of CoLA, one a call and all in one call."""
     checkpoint = shared_folder() / "models" / "cola-minilm"
     texts = distinct_texts("cola", "dev")[: 8 if quick else 512]

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks._data import load_embeddings, narrow_cone
-from benchmarks.speed._harness import Comparison, Result, seconds_of
+from benchmarks.speed._harness import Comparison, seconds_of
 from isoadapt import IsotropyLayer
 
 BUSY = "import torch\nA = torch.randn(2000, 2000)\nprint('busy', flush=True)\nwhile True: A @ A"
 
 
-def run(quick: bool) -> Iterator[Result]:
+def run(quick: bool) -> Iterator[Comparison]:
     """Compare a fit beside a busy process with one alone."""
     data = narrow_cone(400, 384, seed=0) if quick else load_embeddings("mrpc")
     layer = IsotropyLayer(data.head, device="cpu", random_state=0)

@@ -25,13 +25,13 @@ def table(monkeypatch, tmp_path):
         return ("tiny", seed), run
 
     module = SimpleNamespace(
-        SECTION="part",
-        RECORDS=tmp_path / "cells.jsonl",
         KEY=("task", "seed"),
         cells=lambda: map(cell, (0, 1, 2)),
-        text=lambda records: f"scores: {[record['score'] for record in records]}",
+        text=lambda frame: f"scores: {frame['score'].tolist()}",
         runs=runs,
+        path=tmp_path / "few_rows.jsonl",
     )
+    monkeypatch.setattr(command, "RECORDS_FOLDER", tmp_path)
     monkeypatch.setattr(command.importlib, "import_module", lambda name: module)
     return module
 
@@ -42,7 +42,7 @@ def run(*options):
 
 def test_finished_cells_are_kept_and_a_failure_stops_no_other(table, capsys):
     assert run() == 1
-    kept = [json.loads(line) for line in table.RECORDS.read_text().splitlines()]
+    kept = [json.loads(line) for line in table.path.read_text().splitlines()]
     assert [(cell["seed"], cell["score"]) for cell in kept] == [(0, 0), (1, 10)]
     assert "isoadapt" in kept[0]["setting"]
     out, err = capsys.readouterr()
@@ -65,13 +65,12 @@ def test_a_second_run_measures_only_what_is_missing_or_asked_for(table, options,
     run(*options)
     assert table.runs == measured
     table.runs.clear()
-    with locked(table.RECORDS):
+    with locked(table.path):
         assert run("--fresh") == HELD
     assert table.runs == []
 
 
 @pytest.mark.parametrize("name", command.TABLES)
 def test_the_results_are_those_of_the_records(name):
-    table = command.importlib.import_module(f"benchmarks.quality.{name}")
-    section = f"<!-- {table.SECTION}:begin -->\n{table.text(command.records(table).entries())}"
+    section = f"<!-- {name}:begin -->\n{command.section(name)}\n<!-- {name}:end -->"
     assert section in RESULTS.read_text("utf-8")

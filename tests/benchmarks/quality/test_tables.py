@@ -7,7 +7,6 @@ from benchmarks._data import narrow_cone
 from benchmarks.quality import few_rows, trials
 from benchmarks.quality._adapter_rows import ROWS, Unchanged, measure_adapter
 from benchmarks.quality.embeddings_table import drawn
-from benchmarks.quality.trials import PlantedAdapter
 from isoadapt import LogitPreservingWhitening
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._registry import METHODS
@@ -35,7 +34,7 @@ def test_every_adapter_has_a_row_that_fits():
     assert len(set(names)) == len(names)
     assert set(METHODS.values()) <= {type(row.make(data.head)).__name__ for row in ROWS}
     for row in ROWS:
-        estimator = row.make_seeded(data.head, 0 if row.takes_seed() else None)
+        estimator = row.make_seeded(data.head, 0)
         parameters = estimator.get_params()
         if "max_epochs" in parameters and parameters.get("solver") != "exact":
             estimator.set_params(max_epochs=1)
@@ -61,7 +60,7 @@ def test_draws_are_stratified_and_disjoint_from_the_rows_to_judge():
 def test_heads_predict_the_planted_signs_with_the_stated_accuracies(discordance):
     rng = np.random.default_rng(0)
     X, y = trials.planted_rows(40_000, discordance, rng)
-    Z = PlantedAdapter().fit(X, y).transform(X)
+    Z = trials.planted(X)
     predictions = [fit_head("logistic", rows[:500], y[:500]).predict(rows) for rows in (X, Z)]
     correct = np.array([each == y for each in predictions])
     error = 4 * np.sqrt(0.25 / len(y))
@@ -74,8 +73,7 @@ def test_rank_correlations_of_planted_pairs_are_known():
     rng = np.random.default_rng(0)
     first, second, scores = trials.planted_pairs(40_000, rng)
     assert len(np.unique(np.vstack([first, second]), axis=0)) == 80_000
-    show = PlantedAdapter().transform
     before, after = map(trials.spearman, trials.CORRELATIONS)
     assert similarity_correlation(first, second, scores) == pytest.approx(before, abs=0.02)
-    shown = similarity_correlation(show(first), show(second), scores)
+    shown = similarity_correlation(trials.planted(first), trials.planted(second), scores)
     assert shown == pytest.approx(after, abs=0.02)
