@@ -22,7 +22,7 @@ from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import SMALLEST, dead_dimensions, is_rounding
 
-_LEAST_COUNT = 2  # rows; weights with a smaller sum cannot be frequencies
+_LEAST_COUNT, _MOST_COUNT = 2, 1e100  # rows; weights with another sum cannot be frequencies
 _RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
@@ -46,11 +46,11 @@ class Sample(NamedTuple):
 
 def check_spread(moments: Moments, scaled: bool = False) -> None:
     """Raise ValueError for little weight, equal rows or overflow; warn of columns that vanish."""
-    if moments.count < _LEAST_COUNT:
+    if not _LEAST_COUNT <= moments.count <= _MOST_COUNT:
         raise ValueError(
             f"sample_weight sums to {moments.count:g} in the rows that are used, but weights are "
-            f"frequencies of rows, and at least {_LEAST_COUNT} rows are needed: pass counts, or "
-            "multiply the weights by the number of rows"
+            f"frequencies of rows, of which {_LEAST_COUNT} to {_MOST_COUNT:g} are needed: pass "
+            "counts, or divide the weights by their mean"
         )
     if not math.isfinite(moments.scatter.trace()):
         raise ValueError(

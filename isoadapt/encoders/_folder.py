@@ -26,6 +26,7 @@ _SENTENCE_MODULE = re.compile(  # where the versions of sentence-transformers ha
     r"sentence_transformers\.(?:models|(?:base|sentence_transformer)\.modules)\.(?:\w+\.)?(\w+)"
 )
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PEFT_PREFIX = "base_model.model."  # of the names of its weights
 
 
 def checkpoint_folder(
@@ -145,7 +146,7 @@ def read_adapter(folder: Path) -> dict[str, Any] | None:
     return config or None
 
 
-def base_folder(folder: Path) -> Path | None:
+def base_folder(folder: Path, code: bool = False) -> Path | None:
     """Return the folder of a PEFT adapter's base model, downloading it if necessary, or None."""
     adapter = read_adapter(folder)
     if adapter is None:
@@ -155,7 +156,7 @@ def base_folder(folder: Path) -> Path | None:
         places = (folder.parent / name, folder / name)
         name = next((str(place) for place in places if place.is_dir()), name)
     try:
-        base = checkpoint_folder(name, adapter.get("revision"), False)
+        base = checkpoint_folder(name, adapter.get("revision"), code)
     except OSError as error:
         raise OSError(
             f"model={str(folder)!r} is a PEFT adapter whose base model (base_model_name_or_path in "

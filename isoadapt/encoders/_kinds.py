@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from isoadapt.encoders._folder import (
+    PEFT_PREFIX,
+    PEFT_WEIGHTS,
     base_folder,
     read_adapter,
     read_object,
@@ -21,10 +23,15 @@ _HEAD = re.compile(r"(pre_)?classif|score\.|logits_proj\.")  # beginnings of nam
 
 
 def holds_classifier(folder: Path) -> bool:
-    """Return whether a checkpoint is a classifier, by its class or the task of a PEFT adapter."""
+    """Return whether a checkpoint is a classifier, by its class or the task of a PEFT adapter.
+
+    Without a task, the weights of the adapter decide.
+    """
     adapter, base = read_adapter(folder), base_folder(folder)
     if adapter is not None and base is not None:
-        return adapter.get("task_type") == "SEQ_CLS" or holds_classifier(base)
+        task = adapter.get("task_type")
+        saved = {} if task else saved_shapes(folder.glob(PEFT_WEIGHTS), PEFT_PREFIX)
+        return task == "SEQ_CLS" or any(map(_HEAD.match, saved)) or holds_classifier(base)
     return any(CLASSIFIES in name for name in _classes(transformer_folder(folder)))
 
 

@@ -16,7 +16,7 @@ from isoadapt.encoders._backbone import eval_copy
 from isoadapt.encoders._batching import PAIR
 from isoadapt.encoders._folder import fingerprint, sentence_modules, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.encoders._loading import checked_read, use_code
+from isoadapt.encoders._loading import checked_read, use_code, use_options
 from isoadapt.encoders._models import (
     DTYPES,
     check_placed,
@@ -129,7 +129,7 @@ def _load(
             )
         if any(place.glob("*.bin")) and not any(place.glob("*.safetensors")):
             raise FileNotFoundError(f"{place} has weights in another format than safetensors")
-    options = {"device": str(device), "local_files_only": True, "trust_remote_code": code}
+    options = {"device": str(device)} | use_options(code)
     options["model_kwargs"] = {"dtype": dtype, "use_safetensors": True}
 
     def read() -> Any:

@@ -41,6 +41,11 @@ def read_config(folder: Path, **options: Any) -> Any:
     return config
 
 
+def use_options(code: bool) -> dict[str, Any]:
+    """Options of from_pretrained of a folder, whose code may be in another repository."""
+    return {"local_files_only": not code, "trust_remote_code": code}
+
+
 def use_code(folder: Path, kind: str) -> None:
     """Register the class of a checkpoint's own code with transformers, as the files have it now.
 
@@ -52,10 +57,9 @@ def use_code(folder: Path, kind: str) -> None:
     name = (read_object(folder / "config.json").get("auto_map") or {}).get(kind)
     if name is None:
         return
-    options = {"local_files_only": True, "trust_remote_code": True}
-    config = type(transformers.AutoConfig.from_pretrained(folder, **options))
+    config = type(transformers.AutoConfig.from_pretrained(folder, **use_options(True)))
     if not config.__module__.startswith("transformers."):  # those are never registered
-        found = get_class_from_dynamic_module(name, folder, local_files_only=True)
+        found = get_class_from_dynamic_module(name, folder)
         getattr(transformers, kind).register(config, found, exist_ok=True)
 
 

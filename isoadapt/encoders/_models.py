@@ -24,6 +24,7 @@ from isoadapt.encoders._backbone import (
 )
 from isoadapt.encoders._folder import (
     PEFT_CONFIG,
+    PEFT_PREFIX,
     PEFT_WEIGHTS,
     base_folder,
     check_begins_with_transformer,
@@ -42,6 +43,7 @@ from isoadapt.encoders._loading import (
     checked_read,
     read_config,
     use_code,
+    use_options,
 )
 from isoadapt.encoders._sentence import live_kind
 
@@ -54,7 +56,6 @@ DTYPES = {
 _LOCK = threading.RLock()  # of the stores
 _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()
-_PREFIX = "base_model.model."  # of the names in the files of PEFT
 
 
 def stored_backbone(
@@ -108,7 +109,7 @@ def _load(
     import transformers
 
     check_begins_with_transformer(folder)
-    base = base_folder(folder)
+    base = base_folder(folder, code)
     if base is not None:
         _check_adapter(folder)
     weights, tokenizer_dir = transformer_folder(base or folder), tokenizer_folder(folder)
@@ -116,7 +117,7 @@ def _load(
     if head:
         check_task(weights)
     read = partial(checked_read, folder)
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": code}
+    options = use_options(code)
     kind = read("weights", lambda: model_class(weights, head))
     with quiet(), torch.random.fork_rng(devices=[]):
         config = read_config(weights, **options)
@@ -126,7 +127,7 @@ def _load(
         tokenizer = read("tokenizer", partial(load, tokenizer_dir, **options))
         adapter: Shapes = {}
         if base is not None:
-            adapter = read("adapter", lambda: saved_shapes([folder / PEFT_WEIGHTS], _PREFIX))
+            adapter = read("adapter", lambda: saved_shapes([folder / PEFT_WEIGHTS], PEFT_PREFIX))
         if head and adapter:
             config.num_labels = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
         options |= {"config": config, "dtype": dtype, "use_safetensors": True}
@@ -193,7 +194,7 @@ def _merged(model: Any, folder: Path, adapter: Shapes) -> Any:
                 model, str(folder), config=config, torch_device="cpu", autocast_adapter_dtype=False
             )
             state = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
-            names = {name.removeprefix(_PREFIX) for name in state}
+            names = {name.removeprefix(PEFT_PREFIX) for name in state}
             if others := sorted((names ^ set(adapter)) - own)[:3]:
                 raise ValueError(
                     f"its weights do not fit: {', '.join(others)} occur in one of the two only"

@@ -11,6 +11,7 @@ from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import reason, warn
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._folder import read_json, read_object
+from isoadapt.encoders._loading import use_options
 from isoadapt.encoders._models import quiet
 from isoadapt.interop._reference import (
     ENCODER,
@@ -103,9 +104,7 @@ def _sentence_vectors(path: Path, reference: Reference, code: bool) -> tuple[Out
     """Compute the vectors of the batches with sentence-transformers."""
     library = import_optional("sentence_transformers", feature=f"Checking {SENTENCES}", extra="st")
     with torch.random.fork_rng(devices=[]):
-        model = library.SentenceTransformer(
-            str(path.parent), device="cpu", local_files_only=True, trust_remote_code=code
-        )
+        model = library.SentenceTransformer(str(path.parent), device="cpu", **use_options(code))
         vectors = [model.encode(part, show_progress_bar=False) for part in reference.batches()]
     return {"vectors": vectors}, model.max_seq_length
 
@@ -115,7 +114,7 @@ def _logits(path: Path, reference: Reference, code: bool) -> tuple[Outputs, int 
     """Compute the logits of the batches with transformers."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    options = {"local_files_only": True, "trust_remote_code": code}
+    options = use_options(code)
     tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForSequenceClassification.from_pretrained(path.parent, **options).eval()

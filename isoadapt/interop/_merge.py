@@ -18,7 +18,12 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._class_labels import class_labels
 from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
-from isoadapt.encoders._folder import base_folder, tokenizer_folder, transformer_folder
+from isoadapt.encoders._folder import (
+    base_folder,
+    read_object,
+    tokenizer_folder,
+    transformer_folder,
+)
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
@@ -26,6 +31,7 @@ from isoadapt.heads import LinearHead
 from isoadapt.interop._loaders import CLASSIFIER, check_written, own_length
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._reference import SERVE, Reference, check_vectors, encoder_reference
+from isoadapt.interop._sentence_files import write_json
 
 _SENTENCE = re.compile(
     r"(modules|sentence_[\w-]+_config|config_sentence_transformers)\.json"
@@ -319,8 +325,17 @@ def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) ->
 
 
 def copy_code(source: Path, target: Path, trusted: bool) -> bool:
-    """Copy the Python files of a checkpoint if they may run; return whether there are any."""
-    files = [*transformer_folder(base_folder(source) or source).glob("*.py")] if trusted else []
-    for file in files:
-        shutil.copyfile(file, target / file.name)
-    return bool(files)
+    """Copy the code that a written checkpoint names; return whether it names any that may run.
+
+    Code that may not run is not named either, since the folder is checked without it.
+    """
+    files = (target / "config.json", target / "tokenizer_config.json")
+    named = [file for file in files if "auto_map" in read_object(file)]
+    if not trusted:
+        for file in named:
+            write_json(file, {k: v for k, v in read_object(file).items() if k != "auto_map"})
+        return False
+    for folder in (transformer_folder(base_folder(source) or source), tokenizer_folder(source)):
+        for code in folder.glob("*.py") if named else ():
+            shutil.copyfile(code, target / code.name)
+    return bool(named)

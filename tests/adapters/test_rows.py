@@ -126,6 +126,7 @@ class TestHeadMomentsAndScores:
     [
         ({"sample_weight": np.where(COUNTS == 2, -1, COUNTS)}, "[Nn]egative"),
         ({"sample_weight": np.full(120, 1.9 / 120)}, "sample_weight sums to"),
+        ({"sample_weight": np.full(120, 1e300)}, "sample_weight sums to"),
         ({"sample_weight": 2 * (np.arange(120) == 3)}, "X is constant"),
         ({"groups": np.arange(119)}, r"groups has shape \(119,\)"),
         ({"groups": [None, *range(119)]}, "groups contains NaN or None"),

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import transformers
+from transformers import dynamic_module_utils as utils
 
 from isoadapt import (
     AdaptedEncoder,
@@ -16,7 +17,7 @@ from isoadapt import (
 from isoadapt.interop import merge_into_checkpoint, to_sentence_transformer
 from tests.cli.command_line import run, succeed
 from tests.encoders.changes import edit
-from tests.tiny_models import OWN_CODE, TEXTS, logits_of, save_own_code
+from tests.tiny_models import OWN_CODE, TEXTS, logits_of, make_tokenizer, save_own_code
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
@@ -65,12 +66,42 @@ def test_a_configuration_of_transformers_keeps_its_own_class(tmp_path):
     np.testing.assert_allclose(trusted, 2 * TransformerEncoder(folder).transform(TEXTS), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["whole", "peft"])
-def test_exported_folders_carry_the_code(kind, tmp_path):
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A folder with the files of the repository own/impl, for those who may ask the Hub."""
+    place, read = tmp_path / "models--own--impl/snapshots" / ("a" * 40), utils.cached_file
+
+    def cached_file(name, file, **options):
+        if name == "own/impl" and options["local_files_only"]:
+            raise OSError("it is not in the cache")
+        return str(place / file) if name == "own/impl" else read(name, file, **options)
+
+    monkeypatch.setattr(utils, "cached_file", cached_file)
+    monkeypatch.setattr(utils, "is_offline_mode", lambda: False)
+    place.mkdir(parents=True)
+    return place
+
+
+TOKENIZER = """
+from transformers import PreTrainedTokenizerFast
+
+class OwnTokenizer(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+@pytest.mark.parametrize("kind", ["whole", "peft", "elsewhere"])
+def test_exported_folders_carry_the_code(kind, tmp_path, hub):
     for package in ("sentence_transformers", "peft"):
         pytest.importorskip(package)
     auto, trusted = transformers.AutoModelForSequenceClassification, {"trust_remote_code": True}
-    folder = save_own_code(tmp_path / "model")
+    folder, files = save_own_code(tmp_path / "model"), {*OWN_CODE}
+    if kind == "elsewhere":
+        for file in OWN_CODE:
+            (folder / file).rename(hub / file)
+        names = json.loads((folder / "config.json").read_text())["auto_map"].items()
+        edit(folder, auto_map={auto: f"own/impl--{name}" for auto, name in names})
+        files = set()  # transformers writes some
     model = auto.from_pretrained(folder, **trusted).eval()
     if kind == "peft":
         import peft
@@ -81,6 +112,11 @@ def test_exported_folders_carry_the_code(kind, tmp_path):
             weights.data.add_(0.1 * weights.requires_grad)
         folder = tmp_path / "adapter"
         model.save_pretrained(folder)
+        make_tokenizer().save_pretrained(folder)
+        names = {"AutoTokenizer": [None, "tokenizer_own.OwnTokenizer"]}
+        edit(folder, "tokenizer_config.json", auto_map=names)
+        (folder / "tokenizer_own.py").write_text(TOKENIZER)
+        files |= {"tokenizer_own.py"}
     expected = logits_of(model, TEXTS)
     encoder, _ = load_checkpoint(folder, **trusted)
     head = encoder.head()
@@ -94,7 +130,7 @@ def test_exported_folders_carry_the_code(kind, tmp_path):
         served / "README.md"
     ).read_text("utf-8")
     for out in (merged, served):
-        assert {file.name for file in out.glob("*.py")} == {*OWN_CODE}
+        assert files in (set(), {file.name for file in out.glob("*.py")})
         found = logits_of(auto.from_pretrained(out, **trusted).eval(), TEXTS)
         np.testing.assert_allclose(found, expected, atol=1e-4)
     with pytest.raises(ValueError, match="trust_remote_code"):  # which the adapter does not know
@@ -103,3 +139,22 @@ def test_exported_folders_carry_the_code(kind, tmp_path):
     assert refused.code == 1
     assert "trust_remote_code" in refused.stdout
     succeed("check", served, "--trust-remote-code")
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_exported_folders_have_no_code_that_does_not_run(trusted, tmp_path):
+    """Of a model that transformers knows: its own, without permission, or that of another tool."""
+    folder = save_own_code(tmp_path / "model")
+    edit(folder, model_type="bert", architectures=["BertForSequenceClassification"])
+    if trusted:
+        config = json.loads((folder / "config.json").read_text())
+        del config["auto_map"]
+        (folder / "config.json").write_text(json.dumps(config))
+    encoder, head = load_checkpoint(folder, trust_remote_code=trusted)
+    adapter = AffineAdapter(2 * np.eye(16), head=head, head_training="frozen")
+    fitted = AdaptedEncoder(encoder, adapter).fit(TEXTS * 4)
+    merged = merge_into_checkpoint(fitted, folder, tmp_path / "merged")
+    assert not [*merged.glob("*.py")]
+    expected = fitted.pipeline_[-1].head_.outputs(fitted.transform(TEXTS))
+    again, head = load_checkpoint(merged, trust_remote_code=True)
+    np.testing.assert_allclose(head.outputs(again.transform(TEXTS)), expected, atol=1e-4)

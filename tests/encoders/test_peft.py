@@ -8,6 +8,7 @@ import torch
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import TransformerEncoder, Whitening, load_checkpoint
+from isoadapt.encoders import release
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.interop import merge_into_checkpoint
 from tests.encoders.changes import change_weights, copied as copy_folder, edit
@@ -120,6 +121,29 @@ def test_the_head_of_the_base_model_is_used_if_the_adapter_has_none(tmp_path):
     assert TransformerEncoder(tmp_path / "adapter").identity()  # does not load the model
     found = head.outputs(encoder.transform(TEXTS[:2]))
     np.testing.assert_allclose(found, logits_of(model, TEXTS[:2]), atol=1e-4)
+
+
+def test_without_a_task_the_saved_head_decides(lora, tmp_path):
+    save_adapter(lora[0], tmp_path, task_type=None, modules_to_save=["classifier"])
+    expected = load_checkpoint(tmp_path)[0].transform(TEXTS)
+    np.testing.assert_array_equal(TransformerEncoder(tmp_path).transform(TEXTS), expected)
+    mean = TransformerEncoder(tmp_path, pooling="mean").transform(TEXTS)
+    assert np.abs(mean - TransformerEncoder(lora[0]).transform(TEXTS)).max() > 1e-2
+
+
+def test_code_of_a_base_on_the_hub_is_downloaded_if_trusted(copied, monkeypatch):
+    asked = []
+
+    def download(name, *, allow_patterns, **_):
+        asked.append("*.py" in allow_patterns)
+        return copied[0]
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    edit(copied[1], CONFIG, base_model_name_or_path="some/base")
+    for trusted in (False, True):
+        release()
+        TransformerEncoder(copied[1], trust_remote_code=trusted).transform(TEXTS)
+        assert (True in asked) == trusted
 
 
 @pytest.mark.parametrize("cached", [False, True])

@@ -177,7 +177,8 @@ def _by_items(
 ) -> Tests:
     """Tests by independent units of items."""
     n_units = units.shape[0]
-    tested = test is mcnemar or n_units >= FEWEST_UNITS
+    one_each = units.shape[1] == n_units  # then all changes of accuracies have the same size
+    tested = n_units >= FEWEST_UNITS or (test is mcnemar and one_each)
     made = {name: evidence(own) for name, own in measured.items()}
     return Tests(made, partial(test, units=units), n_units, tested)
 
