@@ -8,6 +8,7 @@ import runpy
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -49,14 +50,12 @@ STSB, SEARCH, INDEX = "STS-B", "RTE MRR@10", "teacher's index, MRR@10"
 
 
 def cells() -> Cells:
-    """Yield the cells of the choice of the weight, then the others, seed by seed."""
+    """Yield for each task the cells of the choice of the weight, then the others."""
     for task in TASKS:
         for lam in WEIGHTS:
             yield (task, CHOICE, lam, 0), partial(_choice, task, lam)
-    for seed in SEEDS:
-        for task in TASKS:
-            for lam in (0.0, chosen(task)):
-                yield (task, WHOLE, lam, seed), partial(_whole, task, lam, seed)
+        for seed, lam in product(SEEDS, (0.0, chosen(task))):
+            yield (task, WHOLE, lam, seed), partial(_whole, task, lam, seed)
 
 
 def chosen(task: str) -> float:
