@@ -378,7 +378,7 @@ class TestRows:
             assert row["ci_low"] < row["score"] < row["ci_high"]
             assert np.isnan(row_of(found, "classify", "IsoBN")["p_value"])
         options = TEST | {"X_test": X_TEST[:20], "y_test": Y_TEST[:20]}
-        with pytest.warns(UserWarning, match="neighbours: 20 independent rows"):
+        with pytest.warns(UserWarning, match="neighbours: fewer than 30 independent rows"):
             found = compare_adapters(X, y, "IsoBN", **options)
         assert not np.isnan(row_of(found, "classify", "IsoBN")["p_value"])
 

@@ -1,6 +1,7 @@
 """Tests of differences against formulas, other implementations and simulations."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sklearn.metrics import r2_score, roc_auc_score
 from isoadapt.model_selection._compare._measure import placements, same_class_shares
 from isoadapt.model_selection._compare._paired_tests import (
     Evidence,
+    Tests,
     cluster_t,
     clusters,
     corrected_t,
@@ -20,6 +22,7 @@ from isoadapt.model_selection._compare._paired_tests import (
     mcnemar,
     mean,
     rank_correlation,
+    rests_on_few,
     two_means,
 )
 
@@ -139,6 +142,20 @@ class TestClusterT:
         draws = np.random.default_rng(n).choice([-0.05, 0.45], p=[0.9, 0.1], size=(2000, n))
         found = [cluster_t(mean(each), units(n)).p_value <= 0.05 for each in draws]
         assert np.mean(found) <= 0.05
+
+    @pytest.mark.parametrize(("n", "n_changed"), [(30, 15), (60, 15), (1000, 20), (1000, 40)])
+    def test_a_difference_that_rests_on_few_units_is_not_tested(self, n, n_changed):
+        """Where a test would reject in 13 to 23 % without an effect, unless enough units change."""
+        draws = np.random.default_rng(n).choice([-0.05, 0.45], p=[0.9, 0.1], size=(1000, n))
+        draws *= np.arange(n) < n_changed
+        base = mean(np.zeros(n))
+        for each in draws[:2]:
+            made = Tests({"a": mean(each), "b": base}, partial(cluster_t, units=units(n)), n)
+            tests = made._replace(is_untested=partial(rests_on_few, units=units(n)))
+            assert np.isnan(tests.difference("a", "b").p_value) == (n_changed < 30)
+            assert tests.difference("b", "b").p_value == 1
+        found = np.mean([cluster_t(mean(each), units(n)).p_value <= 0.05 for each in draws])
+        assert (found > 0.1) == (n_changed < 30)
 
     def test_no_estimate_of_the_error_is_no_evidence(self):
         assert cluster_t(mean(np.full(20, -0.05)), units(20)).p_value == 1

@@ -14,6 +14,7 @@ from scipy.stats import binomtest, t
 
 LEVEL = 0.05
 ROUNDING = 1e-9  # smaller differences of scores count as zero
+FEWEST_UNITS = 30  # that change, from which a t test holds its level where a few change much
 _FEW_CHANGES = 10  # changed units below which accuracies are compared by McNemar's exact test
 
 Floats = NDArray[np.float64]
@@ -181,12 +182,21 @@ def cluster_t(evidence: Evidence, units: csr_array) -> Effect:
 
 def mcnemar(evidence: Evidence, units: csr_array) -> Effect:
     """Like `cluster_t` for accuracies, but an exact test where few units change, or all alike."""
-    effect = cluster_t(evidence, units)
-    steps = units @ (evidence.influence * len(evidence.influence) + evidence.score)
+    effect, steps = cluster_t(evidence, units), changes(evidence, units)
     better, changed = int((steps > ROUNDING).sum()), int((np.abs(steps) > ROUNDING).sum())
     if changed and (changed < _FEW_CHANGES or effect.high - effect.low < ROUNDING):
         return effect._replace(p_value=float(binomtest(better, changed).pvalue))
     return effect
+
+
+def changes(evidence: Evidence, units: csr_array) -> Floats:
+    """Sums (n_units,) over the items of the difference that the evidence of a mean is of."""
+    return units @ (evidence.influence * len(evidence.influence) + evidence.score)
+
+
+def rests_on_few(evidence: Evidence, units: csr_array) -> bool:
+    """Whether so few units change that a sample may lack the large changes among them."""
+    return 0 < np.count_nonzero(np.abs(changes(evidence, units)) > ROUNDING) < FEWEST_UNITS
 
 
 class Tests(NamedTuple):
@@ -195,7 +205,7 @@ class Tests(NamedTuple):
     evidence: Mapping[str, Evidence]
     effect: Callable[[Evidence], Effect]
     n_units: int
-    tested: bool = True  # whether there are enough units to test differences
+    is_untested: Callable[[Evidence], bool] = lambda _: False  # of a difference
 
     def interval(self, name: str) -> Effect:
         """Score of a method with its interval; no score exceeds 1."""
@@ -204,5 +214,6 @@ class Tests(NamedTuple):
 
     def difference(self, name: str, reference: str) -> Effect:
         """Score of a method minus that of another one."""
-        effect = self.effect(self.evidence[name].minus(self.evidence[reference]))
-        return effect if self.tested else effect._replace(p_value=math.nan)
+        evidence = self.evidence[name].minus(self.evidence[reference])
+        effect = self.effect(evidence)
+        return effect._replace(p_value=math.nan) if self.is_untested(evidence) else effect

@@ -23,6 +23,7 @@ from isoadapt.model_selection._compare._methods import (
     ComparedMethod,
 )
 from isoadapt.model_selection._compare._paired_tests import (
+    FEWEST_UNITS,
     Effect,
     Evidence,
     Floats,
@@ -37,12 +38,12 @@ from isoadapt.model_selection._compare._paired_tests import (
     mcnemar,
     mean,
     rank_correlation,
+    rests_on_few,
     two_means,
 )
 from isoadapt.model_selection._compare._plan import Plan, Split
 from isoadapt.model_selection._compare._uses import USES
 
-FEWEST_UNITS = 30  # from which a t test holds its level where few units change much
 _UNTESTED = Effect(math.nan, math.nan, math.nan)
 
 
@@ -60,7 +61,16 @@ def make_rows(
             for row, value in zip(adapters, adjusted, strict=True):
                 row[f"{column}_holm"] = value
         rows += [row | figures[row["adapter"]] for row in own]
+        if untested := [row["adapter"] for row in own if _is_untested(row)]:
+            warn(
+                f"{use}: fewer than {FEWEST_UNITS} independent rows, pairs or queries differ from "
+                f"those without an adapter, which is too few to test: {', '.join(untested)}"
+            )
     return rows
+
+
+def _is_untested(row: Mapping[str, Any]) -> bool:
+    return math.isnan(row["p_value"]) and not math.isnan(row["difference"])
 
 
 def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
@@ -98,7 +108,11 @@ def _hardest(method: ComparedMethod, tests: Tests, use: str) -> tuple[str | None
     ]
     return max(
         ((name, tests.difference(method.name, name)) for name in controls),
-        key=lambda found: (found[1].estimate <= 0, found[1].p_value, -found[1].estimate),
+        key=lambda found: (
+            found[1].estimate <= 0,
+            np.nan_to_num(found[1].p_value, nan=np.inf),
+            -found[1].estimate,
+        ),
         default=(None, _UNTESTED),
     )
 
@@ -149,13 +163,9 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
         found["neighbours"] = by_items(lambda own: mean(judged.mean(own, "precision")), rows)
     if "foreign" in data.sets:
         units = clusters(labels, copy_hashes(data.sets["foreign"]))
-        found["outliers"] = by_items(judged.ranked, units)
-    for use, tests in found.items():
-        if not tests.tested:
-            warn(
-                f"{use}: {tests.n_units} independent rows, pairs or queries are too few to test "
-                f"differences; at least {FEWEST_UNITS} are needed"
-            )
+        few = min(rows.shape[0], units.shape[0] - rows.shape[0]) < FEWEST_UNITS
+        tests = by_items(judged.ranked, units)
+        found["outliers"] = tests._replace(is_untested=lambda _: few)
     return found
 
 
@@ -176,11 +186,11 @@ def _by_items(
     test: Callable[..., Effect] = cluster_t,
 ) -> Tests:
     """Tests by independent units of items."""
-    n_units = units.shape[0]
-    one_each = units.shape[1] == n_units  # then all changes of accuracies have the same size
-    tested = n_units >= FEWEST_UNITS or (test is mcnemar and one_each)
     made = {name: evidence(own) for name, own in measured.items()}
-    return Tests(made, partial(test, units=units), n_units, tested)
+    tests = Tests(made, partial(test, units=units), units.shape[0])
+    if test is mcnemar and units.shape[0] == units.shape[1]:
+        return tests  # all changes of the accuracies of rows have the same size
+    return tests._replace(is_untested=partial(rests_on_few, units=units))
 
 
 def _accuracy(y: NDArray[Any], found: Measurement) -> Evidence:
