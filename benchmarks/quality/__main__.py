@@ -26,6 +26,7 @@ TABLES = (
     "trials",
     "advice",
     "growth",
+    "moving_vectors",
 )
 
 
