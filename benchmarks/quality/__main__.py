@@ -26,6 +26,7 @@ TABLES = (
     "trials",
     "advice",
     "growth",
+    "match_threshold",
     "moving_vectors",
 )
 
