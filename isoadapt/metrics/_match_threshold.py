@@ -13,7 +13,6 @@ from isoadapt.geometry._neighbours import _unit
 from isoadapt.metrics._points import as_points
 
 _ROWS = 4_000  # of a sample, whose cosines take 128 MB
-_EQUAL = 1e-12  # rows whose cosine differs less from 1 are equal up to the rounding of float32
 
 
 class MatchThreshold(NamedTuple):
@@ -21,10 +20,8 @@ class MatchThreshold(NamedTuple):
 
     Attributes
     ----------
-    threshold : float
-        The cosine.
-    ci_low, ci_high : float
-        Ends of the interval. `ci_high` is 1 if there are too few pairs for a smaller one.
+    threshold, ci_low, ci_high : float
+        The cosine, and the ends of the interval. `ci_high` is 1 if the pairs are too few to bound it.
     """
 
     threshold: float
@@ -41,13 +38,11 @@ def match_threshold(
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Embeddings of texts like those to be matched, without labels. If there are more than 4,000
-        rows, 4,000 are drawn with a fixed seed.
+        Embeddings of texts of the kind to be matched.
     rate : float, default=0.001
         Share of the random pairs, between 0 and 1, whose cosine is larger than the threshold.
     queries : array-like of shape (n_queries, n_features), default=None
-        Embeddings of queries, of which 4,000 are drawn too. A random pair is a query and a row of
-        X, or without queries two rows of X.
+        Embeddings of queries. A pair is then a query and a row of X, otherwise two rows of X.
 
     Returns
     -------
@@ -61,11 +56,12 @@ def match_threshold(
 
     Notes
     -----
-    All pairs of rows count, but equal rows, such as copies of a text, count as one and form no
-    pair. Pairs with a common row depend on each other: if p_i is the share of the pairs of row i
-    above the threshold, the variance of the rate is about 4 Var(p_i)/n, that of a U-statistic, and
-    with queries Var(p_q)/n_q + Var(p_x)/n_x. The ends of the interval are the thresholds of rates
-    that are 1.96 standard errors larger and smaller (Woodruff, 1952).
+    All pairs count, of at most 4,000 rows and 4,000 queries, which are drawn with a fixed seed. But
+    equal rows, such as copies of a text, count as one and form no pair. Pairs with a common row
+    depend on each other: if p_i is the share of the pairs of row i above the threshold, the
+    variance of the rate is about 4 Var(p_i)/n, that of a U-statistic, and with queries
+    Var(p_q)/n_q + Var(p_x)/n_x. The ends of the interval are the thresholds of rates that are 1.96
+    standard errors larger and smaller (Woodruff, 1952).
 
     Examples
     --------
@@ -79,7 +75,7 @@ def match_threshold(
     asked = points if queries is None else _different_rows(queries, "queries")
     twice = 2 if queries is None else 1  # each pair of rows of X is there in both orders
     cosines = asked @ points.T
-    pairs = cosines <= 1 - _EQUAL
+    pairs = cosines <= 1 - 1e-12  # others are equal rows, up to the rounding of float32
     ordered = cosines[pairs]
     n_pairs = len(ordered) // twice
     if not 1 <= rate * n_pairs < n_pairs:
