@@ -21,7 +21,7 @@ class MatchThreshold(NamedTuple):
     Attributes
     ----------
     threshold, ci_low, ci_high : float
-        The cosine, and the ends of the interval. `ci_high` is 1 if the pairs are too few to bound it.
+        The cosine, and the ends of the interval. `ci_high` is 1 if pairs are too few for less.
     """
 
     threshold: float
