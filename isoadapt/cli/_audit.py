@@ -85,7 +85,7 @@ def _match(X: Any) -> _Result:
 
     with suppress(ValueError):
         found = match_threshold(X)
-        line = "\n  match threshold    {:.4f} ({:.4f} to {:.4f}), which 0.1 % of random pairs exceed"
+        line = "\n  match threshold    {:.4f} ({:.4f} to {:.4f}), exceeded by 0.1 % of random pairs"
         return line.format(*found), {"match_threshold": found._asdict()}
     return "", {"match_threshold": None}
 
