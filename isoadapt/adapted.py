@@ -23,6 +23,7 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.heads import LinearHead
+from isoadapt.metrics import MatchThreshold, match_threshold
 from isoadapt.metrics._report_text import PARTLY
 
 __all__ = ["AdaptedEncoder"]
@@ -322,6 +323,27 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         if adapter.head is None:
             return cast(float, adapter.score(embeddings, y, sample_weight))
         return BaseAdapter.score(adapter, embeddings, y, sample_weight)
+
+    @own_state()
+    def match_threshold(self, X: Any, rate: float = 0.001, queries: Any = None) -> MatchThreshold:
+        """Find the cosine of adapted embeddings that a given share of random pairs exceeds.
+
+        Parameters
+        ----------
+        X : sequence of str or of pairs of str
+            Texts, as for :meth:`fit`. They need no labels.
+        rate : float, default=0.001
+            Share of the random pairs, between 0 and 1.
+        queries : sequence of str or of pairs of str, default=None
+            Texts that are compared with those of X. None compares these with each other.
+
+        Returns
+        -------
+        MatchThreshold
+            Named tuple (threshold, ci_low, ci_high) of :func:`~isoadapt.metrics.match_threshold`.
+        """
+        asked = None if queries is None else self.transform(queries)
+        return match_threshold(self.transform(X), rate, asked)
 
     @property
     def head_(self) -> LinearHead | None:  # noqa: D102 - an attribute, documented above

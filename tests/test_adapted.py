@@ -35,6 +35,7 @@ from isoadapt import (
 )
 from isoadapt.encoders import release
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
+from isoadapt.metrics import match_threshold
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import (
     WORDS,
@@ -114,6 +115,13 @@ class TestParts:
         for found, wanted in zip(model.transform_predict(TEXTS), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
         assert encoded == [60]
+
+    def test_a_match_threshold_is_that_of_the_adapted_vectors(self, fitted):
+        Z = fitted.transform(TEXTS)
+        for texts in (None, TEXTS[:20]):
+            queries = None if texts is None else fitted.transform(texts)
+            expected = match_threshold(Z, 0.01, queries)
+            assert fitted.match_threshold(TEXTS, 0.01, texts) == pytest.approx(expected)
 
     def test_weights_and_groups_reach_the_adapter_and_the_score(self, taught, teacher):
         model, inner = clone(taught).set_params(adapter__ridge="auto"), TeacherReadout(taught.head_)

@@ -1,6 +1,7 @@
 """Implementation of ``isoadapt audit``."""
 
 import shlex
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,7 +41,8 @@ def _audit_matrix(source: Source, full: bool) -> _Result:
     from isoadapt.metrics._report_text import table
 
     report = isotropy_report(X, labels=labels if has_label else None)
-    return f"{report.verdict()}\n{table(report, full)}", _plain(report, None, pooled=False)
+    line, match = _match(X)
+    return f"{report.verdict()}\n{table(report, full)}{line}", match | _plain(report, None, False)
 
 
 def _audit_texts(source: Source, layers: bool, full: bool, verbose: int) -> _Result:
@@ -69,11 +71,23 @@ def _audit_texts(source: Source, layers: bool, full: bool, verbose: int) -> _Res
         figures |= tokens.to_dict()
     if layers and len(set(rows)) == 1:
         return "\n".join(about), figures
-    report = isotropy_report(encoder.transform(rows), labels=labels if source.label else None)
+    X = encoder.transform(rows)
+    report, (line, match) = isotropy_report(X, labels=labels if source.label else None), _match(X)
     head = opened.head() is not None
-    figures |= _plain(report, head, pooled=layers)
+    figures |= match | _plain(report, head, pooled=layers)
     figures["verdict"], command = _advice(report, head, encoder, source)
-    return "\n".join([figures["verdict"], *command, *about, table(report, full)]), figures
+    return "\n".join([figures["verdict"], *command, *about, table(report, full)]) + line, figures
+
+
+def _match(X: Any) -> _Result:
+    """Return the match threshold of vectors as a line, which is empty if they are too few."""
+    from isoadapt.metrics import match_threshold
+
+    with suppress(ValueError):
+        found = match_threshold(X)
+        line = "\n  match threshold    {:.4f} ({:.4f} to {:.4f}), exceeded by 0.1 % of random pairs"
+        return line.format(*found), {"match_threshold": found._asdict()}
+    return "", {"match_threshold": None}
 
 
 def _advice(

@@ -49,7 +49,7 @@ Teacher = Annotated[
     str | None,
     Option(
         help="For teacher-readout: the encoder whose vectors it learns, such as the base model. "
-        "Its own maximum length applies to it."
+        "Its own maximum length applies to it. With a matrix: the matrix of its vectors."
     ),
 ]
 Label = Annotated[str | None, Option(help="Column of labels. Default: label.")]
@@ -84,6 +84,11 @@ class Source(NamedTuple):
         suffix = self.path.suffix.lower()
         return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
 
+    def teacher_file(self) -> Path | None:
+        """Return the matrix of the teacher's vectors, if it is one instead of an encoder."""
+        path = Path(self.teacher or "")
+        return path if path.suffix.lower() in (".npy", ".parquet") else None
+
     def encoder(self, verbose: int = 0) -> "TransformerEncoder":
         """Return the encoder of the texts."""
         from isoadapt import TransformerEncoder
@@ -94,7 +99,9 @@ class Source(NamedTuple):
 
     def checked(self, *, with_labels: bool = True) -> "Source":
         """Look for the files and read the texts, which takes no torch."""
-        check_exist([self.path, *self.more, self.labels], [self.model, self.teacher])
+        file = self.teacher_file()
+        models = [self.model, self.teacher if file is None else None]
+        check_exist([self.path, *self.more, self.labels, file], models)
         if self.is_matrix():
             return self
         return self._replace(table=read_texts(self, with_labels))
@@ -130,15 +137,13 @@ def check_matrix_file(out: Path, source: Path, overwrite: bool) -> None:
 def check_teacher(name: str, source: Source) -> None:
     """Raise WrongUsage unless a method that needs a teacher has one, and texts for it."""
     if name in NEED_TEACHER:
-        if source.teacher is None or source.model is None:
+        matrices = [source.is_matrix(), source.teacher_file() is not None]
+        models = source.model is not None and source.teacher is not None
+        if not (all(matrices) and not source.more if any(matrices) else models):
             raise WrongUsage(
                 f"{name} needs --model, the classifier that encodes the texts, and --teacher, the "
-                "encoder whose vectors it learns"
-            )
-        if source.is_matrix():
-            raise WrongUsage(
-                f"{name} is fitted to texts here, but {str(source.path)!r} is a matrix: name a "
-                "file of texts, or fit TeacherReadout in Python"
+                "encoder whose vectors it learns; or two matrices (.npy, .parquet), after --on and "
+                "--teacher, with the vectors of the same texts in the same order"
             )
     elif source.teacher is not None or source.more:
         given = "--teacher is" if source.teacher is not None else "several files after --on are"
@@ -258,7 +263,7 @@ def read_rows(
 
         from isoadapt.datasets._matrices import load_matrix
 
-        return load_matrix(
+        X, y = load_matrix(
             source.path,
             label=source.label or "label",
             labels=source.labels,
@@ -266,6 +271,8 @@ def read_rows(
             with_labels=with_labels,
             mapped=mapped,
         )
+        file = source.teacher_file()
+        return X, y if file is None else load_matrix(file.expanduser(), with_labels=False)[0]
     texts, y = source.table or read_texts(source, with_labels)
     if source.teacher is not None:
         y = Source(source.path, source.teacher).encoder(verbose).transform(texts)

@@ -9,6 +9,7 @@ read only once: to compute several metrics of it, first collect its
 """
 
 from isoadapt.metrics._isotropy_report import IsotropyReport, isotropy_report
+from isoadapt.metrics._match_threshold import MatchThreshold, match_threshold
 from isoadapt.metrics._neighbours import (
     HubnessReport,
     RetrievalReport,
@@ -32,6 +33,7 @@ from isoadapt.metrics._scores import (
 __all__ = [
     "HubnessReport",
     "IsotropyReport",
+    "MatchThreshold",
     "RetrievalReport",
     "anisotropy",
     "cumulative_explained_variance",
@@ -40,6 +42,7 @@ __all__ = [
     "isoscore",
     "isoscore_star",
     "isotropy_report",
+    "match_threshold",
     "mean_cosine_similarity",
     "neighbour_overlap",
     "partition_dispersion",

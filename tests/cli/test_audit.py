@@ -6,7 +6,7 @@ import pytest
 
 from isoadapt import TransformerEncoder
 from isoadapt.encoders import layer_report
-from isoadapt.metrics import isotropy_report
+from isoadapt.metrics import isotropy_report, match_threshold
 from tests.cli.command_line import X, succeed, texts_and_labels
 
 
@@ -30,11 +30,14 @@ class TestMatrix:
         found = audited("X.npy")
         assert found.items() >= expected(X).items()
         assert "truncation" not in found
+        assert found["match_threshold"] == pytest.approx(match_threshold(X)._asdict())
         healthy, collapsed = (found["references"][name] for name in ("healthy", "collapsed"))
         assert healthy.keys() == collapsed.keys() > {"isoscore_corrected", "ev1", "mean_cosine"}
         shown = succeed("audit", "X.npy").stdout
         assert shown.startswith(f"{found['verdict']}\nIsotropyReport: 150 × 5\n")
         assert "truncated" not in shown
+        match = "{:.4f} ({:.4f} to {:.4f})".format(*match_threshold(X))
+        assert shown.endswith(f"match threshold    {match}, exceeded by 0.1 % of random pairs\n")
         rows = [line for line in shown.splitlines() if line.startswith("  ")]
         full = succeed("audit", "X.npy", "--all").stdout.splitlines()
         assert len([line for line in full if line.startswith("  ")]) == len(rows) + 6
@@ -83,6 +86,7 @@ class TestTexts:
         arguments = ["my-model", write("p.tsv", *rows, header="sentence1\tsentence2")]
         found = audited(*arguments, "--max-length", 7)
         assert found["truncation"]["n_truncated"] == 1  # of 7, 12, 5 and 5 tokens
+        assert found["match_threshold"] is None  # of 6 pairs
         assert found["truncation"]["share_of_tokens_kept"] == 24 / 29
         assert "Vectors: one for each pair of texts, " in succeed("audit", *arguments).stdout
         texts = [text for column in zip(*pairs, strict=True) for text in column]

@@ -209,6 +209,22 @@ def test_several_files_of_texts_without_labels(more_files):
     assert f"| r2 | {adapter.r2_:.4g} |" in card
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_matrices_of_two_encoders(files, suffix):
+    old, new = np.vstack([X, X + 1]), X @ np.cos(np.arange(35.0)).reshape(5, 7)
+    for name, rows in {"old": old[:150], "new": new, "stored": old}.items():
+        np.save(f"{name}.npy", rows)
+        pd.DataFrame(rows).add_prefix("f").to_parquet(f"{name}.parquet")
+    arguments = ["--on", f"old{suffix}", "--teacher", f"./new{suffix}"]
+    completed = fit(*arguments)
+    expected = TeacherReadout().fit(old[:150], new)
+    assert re.search(rf"^R² +{expected.r2_:.4g}$", completed.stdout, re.M)
+    succeed("transform", "a", f"stored{suffix}", "moved.npy")
+    np.testing.assert_allclose(np.load("moved.npy"), expected.transform(old), atol=1e-6)
+    Path(f"new{suffix}").unlink()
+    assert f"new{suffix}" in run("fit", "teacher-readout", *arguments, "--out", "b").code
+
+
 def test_the_folder_transforms_texts_by_the_columns_that_it_records(more_files):
     shutil.copytree("my-model", "model")
     fit("--on", "texts.tsv", "--model", "model", *MODELS[2:], "--set", "space=head")

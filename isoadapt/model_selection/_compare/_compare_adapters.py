@@ -156,9 +156,9 @@ def compare_adapters(
     are those of a t test with the cluster-robust variance of the influences. Its degrees of
     freedom are estimated from their fourth moments, so that a difference that rests on few items
     is not taken for certain. If fewer than ten predictions become right or wrong, accuracies are
-    compared by McNemar's exact test. With fewer than 30 independent items, only accuracies
-    of single rows are tested. Each row counts for "neighbours" as the centre and as a neighbour of
-    others.
+    compared by McNemar's exact test. A difference that rests on fewer than 30 changed items is not
+    tested, except for accuracies of rows without groups. Each row counts for "neighbours" as the
+    centre and as a neighbour of others.
 
     Rows of one group, equal rows, and queries that are equal or have the same relevant documents
     are one unit. Pairs that share a text or a vector depend on each other, and their variance is

@@ -194,9 +194,15 @@ def changes(evidence: Evidence, units: csr_array) -> Floats:
     return units @ (evidence.influence * len(evidence.influence) + evidence.score)
 
 
-def rests_on_few(evidence: Evidence, units: csr_array) -> bool:
-    """Whether so few units change that a sample may lack the large changes among them."""
-    return 0 < np.count_nonzero(np.abs(changes(evidence, units)) > ROUNDING) < FEWEST_UNITS
+def rests_on_few(evidence: Evidence, units: csr_array, of_labels: bool = False) -> bool:
+    """Whether so few units change that a sample may lack the large changes among them.
+
+    Single rows and copies, the units whose labels change as a whole, have no larger ones.
+    """
+    steps, sizes = np.abs(changes(evidence, units)), units.sum(axis=1)
+    changed = steps > ROUNDING
+    is_whole = of_labels and np.allclose(steps[changed], sizes[changed])
+    return 0 < np.count_nonzero(changed) < FEWEST_UNITS and not is_whole
 
 
 class Tests(NamedTuple):

@@ -187,10 +187,8 @@ def _by_items(
 ) -> Tests:
     """Tests by independent units of items."""
     made = {name: evidence(own) for name, own in measured.items()}
-    tests = Tests(made, partial(test, units=units), units.shape[0])
-    if test is mcnemar and units.shape[0] == units.shape[1]:
-        return tests  # all changes of the accuracies of rows have the same size
-    return tests._replace(is_untested=partial(rests_on_few, units=units))
+    is_untested = partial(rests_on_few, units=units, of_labels=test is mcnemar)
+    return Tests(made, partial(test, units=units), units.shape[0], is_untested)
 
 
 def _accuracy(y: NDArray[Any], found: Measurement) -> Evidence:
