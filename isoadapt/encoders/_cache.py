@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 _Encode = Callable[[Texts], NDArray[np.float32]]
 
 _BATCH_SECONDS = 2.0  # of encoding, which is the work that a killed process loses
-_SHARE = 0.25  # of the missing texts, at most, in a batch: others may be encoding them too
+_SHARE = 0.5  # of the missing texts, at most, in a batch: others may be encoding them too
 _CHARACTERS = 5_000  # in the first batch, and to which this share does not apply
 _CLAIM_SECONDS = 20.0  # until a claim expires, as its process may have died
 _MARK_SECONDS = 3600.0  # in which the use of a vector is noted once
@@ -39,11 +39,11 @@ _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY", "SQLITE_ERROR")
 _CREATE = """
     PRAGMA page_size = 16384;
     PRAGMA journal_mode = WAL;
-    CREATE TABLE rows (id INTEGER PRIMARY KEY, key BLOB UNIQUE, used REAL, content BLOB);
+    BEGIN; CREATE TABLE rows (id INTEGER PRIMARY KEY, key BLOB UNIQUE, used REAL, content BLOB);
     CREATE INDEX by_use ON rows (used);
     CREATE TABLE claims (key BLOB PRIMARY KEY, owner TEXT, time REAL);
     CREATE TABLE counts (hits INTEGER, misses INTEGER);
-    INSERT INTO counts VALUES (0, 0);
+    INSERT INTO counts VALUES (0, 0); COMMIT;
 """
 _CLEAR = """
     BEGIN; DELETE FROM rows; DELETE FROM claims; UPDATE counts SET hits = 0, misses = 0; COMMIT;
