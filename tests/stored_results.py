@@ -1,9 +1,11 @@
-"""Tables of benchmarks/RESULTS.md as data, with which tests compare the figures of pages."""
+"""Tables of RESULTS.md and SPEED.md as data, with which tests compare the figures of pages."""
 
 from itertools import takewhile
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "RESULTS.md"
+RESULTS, SPEED = (
+    Path(__file__).parents[1] / "benchmarks" / f"{n}.md" for n in ("RESULTS", "SPEED")
+)
 
 
 def table(start: str) -> dict[str, dict[str, str]]:
@@ -13,7 +15,7 @@ def table(start: str) -> dict[str, dict[str, str]]:
 
 
 def _lines(start: str) -> list[list[str]]:
-    lines = RESULTS.read_text("utf-8").splitlines()
+    lines = [line for path in (RESULTS, SPEED) for line in path.read_text("utf-8").splitlines()]
     first = next(i for i, line in enumerate(lines) if line.startswith(f"| {start}"))
     body = takewhile(lambda line: line.startswith("|"), lines[first + 2 :])
     return [_cells(line) for line in (lines[first], *body)]

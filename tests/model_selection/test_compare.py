@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -381,6 +380,56 @@ class TestRows:
         assert row["ci_low"] < row["score"] < row["ci_high"]
         found = compare_adapters(X, y, "IsoBN", **TEST)
         assert not np.isnan(row_of(found, "classify", "IsoBN")["p_value"])
+
+
+class Memory(TransformerMixin, BaseEstimator):
+    """Adds a column, the labels of rows nearly equal to those that it was fitted to."""
+
+    def fit(self, X, y):
+        self.rows_, self.labels_ = X, y
+        return self
+
+    def transform(self, X):
+        distances = cdist(X, self.rows_)
+        told = 2.0 * self.labels_[distances.argmin(axis=1)] - 1
+        return np.column_stack([X, 5 * np.where(distances.min(axis=1) < 1e-3, told, 0.0)])
+
+
+class TestFolds:
+    rng = np.random.default_rng(0)
+    twins = np.repeat(rng.normal(size=(40, 12)), 2, axis=0)
+    labels = np.repeat(np.arange(40) % 2, 2)
+
+    @pytest.mark.parametrize("task", ["classify", "regress"])
+    def test_rows_of_a_cluster_are_never_in_both_parts(self, task):
+        clusters = np.repeat(np.arange(40), 2)
+        data = Data(self.twins, self.labels, task, clusters)
+        for split in make_plan(data, 80, cv=3, encoder_saw=False, seed=0).splits[:-1]:
+            assert not np.intersect1d(clusters[split.train], clusters[split.test]).size
+
+    def test_equal_rows_and_groups_share_a_fold(self):
+        """Labels are noise: only a row that is fitted to and has the same label could tell it."""
+        twins, groups = self.twins[:, :2].copy(), np.repeat(np.arange(40), 2)
+        twins[::2][:20] += 1e-6  # no longer equal, but of one group
+        groups[40:] = np.arange(40, 80)
+        found = compare_adapters(twins, self.labels, Memory(), groups=groups, **CV | {"cv": 4})
+        row = row_of(found, "classify", "Memory()")
+        assert row["score"] < 0.55
+        assert row["n_units"] == 40
+        assert "grouped splits" in found.protocol
+
+    def test_groups_reach_the_folds_of_a_head(self):
+        """Values are noise, and only near copies in another fold make them seem to be learnt."""
+        rows, values = self.rng.normal(size=(40, 60)), self.rng.normal(size=40).repeat(5)
+        near = rows.repeat(5, axis=0) + 1e-3 * self.rng.normal(size=(200, 60))
+        adapters = {"with a head": IsoBN(), "before one": StandardScaler()}
+        sizes = []
+        for groups in (None, np.arange(40).repeat(5)):
+            given = {"X_test": X_TEST @ self.rng.normal(size=(D, 60)), "y_test": X_TEST[:, 0]}
+            options = {"head": "ridge", "groups": groups, **TEST, **given}
+            found = compare_adapters(near, values, adapters, **options).estimators
+            sizes.append([np.linalg.norm(found[name].head_.coef_) for name in adapters])
+        assert (np.array(sizes[1]) < 0.3 * np.array(sizes[0])).all()
 
 
 def test_rows_in_both_parts_are_not_judged(plain):

@@ -10,7 +10,7 @@ from benchmarks.speed import _harness, gpu
 from benchmarks.speed._harness import compare
 from isoadapt.encoders import release
 from tests.pretended_cuda import UNAVAILABLE, pretended_cuda
-from tests.stored_results import RESULTS
+from tests.stored_results import SPEED
 
 
 def test_compare_alternates_after_a_warm_up(monkeypatch):
@@ -32,7 +32,7 @@ def test_the_results_are_those_of_the_records():
     records = list(command.records().entries())
     assert {record["benchmark"] for record in records} == set(_harness.names())
     section = f"<!-- bench:begin -->\n{command.text(records)}\n<!-- bench:end -->"
-    assert section in RESULTS.read_text("utf-8")
+    assert section in SPEED.read_text("utf-8")
 
 
 @pytest.mark.slow
