@@ -15,6 +15,7 @@ from scipy.stats import binomtest, t
 LEVEL = 0.05
 ROUNDING = 1e-9  # smaller differences of scores count as zero
 FEWEST_UNITS = 30  # that change, from which a t test holds its level where a few change much
+_MOSTLY = 0.9  # of the changed units; a few may be of equal rows with different labels
 _FEW_CHANGES = 10  # changed units below which accuracies are compared by McNemar's exact test
 
 Floats = NDArray[np.float64]
@@ -194,15 +195,17 @@ def changes(evidence: Evidence, units: csr_array) -> Floats:
     return units @ (evidence.influence * len(evidence.influence) + evidence.score)
 
 
-def rests_on_few(evidence: Evidence, units: csr_array, of_labels: bool = False) -> bool:
+def rests_on_few(evidence: Evidence, units: csr_array, of_predictions: bool = False) -> bool:
     """Whether so few units change that a sample may lack the large changes among them.
 
-    Single rows and copies, the units whose labels change as a whole, have no larger ones.
+    Predictions of single rows and of copies change as a whole and have no larger changes.
     """
     steps, sizes = np.abs(changes(evidence, units)), units.sum(axis=1)
     changed = steps > ROUNDING
-    is_whole = of_labels and np.allclose(steps[changed], sizes[changed])
-    return 0 < np.count_nonzero(changed) < FEWEST_UNITS and not is_whole
+    if not changed.any() or np.count_nonzero(changed) >= FEWEST_UNITS:
+        return False
+    whole = np.isclose(steps[changed], sizes[changed])
+    return not of_predictions or float(whole.mean()) < _MOSTLY
 
 
 class Tests(NamedTuple):

@@ -187,7 +187,7 @@ def _by_items(
 ) -> Tests:
     """Tests by independent units of items."""
     made = {name: evidence(own) for name, own in measured.items()}
-    is_untested = partial(rests_on_few, units=units, of_labels=test is mcnemar)
+    is_untested = partial(rests_on_few, units=units, of_predictions=test is mcnemar)
     return Tests(made, partial(test, units=units), units.shape[0], is_untested)
 
 
