@@ -55,19 +55,10 @@ def _rounded(value: Any) -> Any:
 
 
 def text(frame: pd.DataFrame) -> str:
-    """Return the verdicts of all runs, and which share of the predictions adapters change."""
-    points = [
-        f"{run.task}, {run.adapters} ({sum(row['use'] == 'classify' for row in run.rows)} rows "
+    """Return the verdicts of all runs."""
+    return "\n".join(
+        f"- {run.task}, {run.adapters} ({sum(row['use'] == 'classify' for row in run.rows)} rows "
         f"fitted to {run.n_train:,}, judged on {run.n_judged:,}, {run.seconds:.0f} s): "
         f"{' '.join(run.verdict.values())}"
         for run in frame.itertuples()
-    ]
-    rows = pd.DataFrame([row for rows in frame["rows"] for row in rows])
-    rows = rows.query("use == 'classify' and kind == 'adapter' and changed_predictions > 0")
-    shares = rows["changed_predictions"] / rows["n_predictions"]  # of discordant rows
-    low, middle, high = shares.quantile([0.1, 0.5, 0.9])
-    points.append(
-        f"An adapter that changes predictions changes {middle:.1%} of them at the median, and "
-        f"{low:.1%} to {high:.1%} from the first to the last decile."
     )
-    return "\n".join(f"- {point}" for point in points)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.preprocessing import normalize
+from sklearn.metrics.pairwise import cosine_similarity, paired_cosine_distances
 
 from benchmarks._data import Floats, read_table
 from benchmarks._markdown import markdown_table
@@ -79,13 +79,9 @@ def _cosines(
     """Return the cosines of pairs of a task, and which of them match."""
     pairs, labels = read_table(task, split)
     clear = np.flatnonzero((labels >= 4) | (labels <= 1))[: None if task == "stsb" else MOST]
-    A, B = (_unit(embed(side)) for side in zip(*(pairs[i] for i in clear), strict=True))
+    A, B = (embed(list(side)) for side in zip(*(pairs[i] for i in clear), strict=True))
     match = labels[clear] == 0 if task == "rte" else labels[clear] >= (4 if task == "stsb" else 1)
-    return (A * B).sum(axis=1), match
-
-
-def _unit(X: Floats) -> Floats:
-    return normalize(X.astype(np.float64))
+    return 1 - paired_cosine_distances(A.astype(np.float64), B.astype(np.float64)), match
 
 
 def _share(above: NDArray[np.bool_]) -> Figure:
@@ -94,7 +90,8 @@ def _share(above: NDArray[np.bool_]) -> Figure:
 
 def _rate(X: Floats, threshold: float) -> Figure:
     """Share of the pairs of different rows that exceed a threshold; samples of rows."""
-    above = ((_unit(X) @ _unit(X).T > threshold) & ~np.eye(len(X), dtype=bool)).astype(np.float32)
+    above = (cosine_similarity(X.astype(np.float64)) > threshold).astype(np.float32)
+    np.fill_diagonal(above, 0)
 
     def rate(rows: NDArray[np.int64]) -> float:
         weights = np.bincount(rows, minlength=len(X)).astype(np.float32)

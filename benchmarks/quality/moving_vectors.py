@@ -1,8 +1,9 @@
 """Stored vectors of one encoder in the space of another one, by vectors of common texts."""
 
+from collections import namedtuple
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,14 +27,7 @@ N_PAIRS = 800
 ALONE = ("old encoder alone", "new encoder alone")
 
 
-class Space(NamedTuple):
-    """Vectors of one encoder."""
-
-    common: Floats
-    documents: Floats
-    queries: Floats
-    second: Floats
-    first: Floats
+Space = namedtuple("Space", "common documents queries second first")  # vectors of an encoder
 
 
 @cache
