@@ -1,7 +1,4 @@
-"""Shares of true and of false matches at thresholds from random pairs, and whether these transfer.
-
-Each row is a kind of vectors of a classifier and a rate of random pairs.
-"""
+"""Shares of true and false matches at thresholds from random pairs, and whether these transfer."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
