@@ -41,7 +41,7 @@ def _audit_matrix(source: Source, full: bool) -> _Result:
     from isoadapt.metrics._report_text import table
 
     report = isotropy_report(X, labels=labels if has_label else None)
-    line, match = _match(X)
+    line, match = _match(X, full)
     return f"{report.verdict()}\n{table(report, full)}{line}", match | _plain(report, None, False)
 
 
@@ -72,21 +72,22 @@ def _audit_texts(source: Source, layers: bool, full: bool, verbose: int) -> _Res
     if layers and len(set(rows)) == 1:
         return "\n".join(about), figures
     X = encoder.transform(rows)
-    report, (line, match) = isotropy_report(X, labels=labels if source.label else None), _match(X)
+    report = isotropy_report(X, labels=labels if source.label else None)
+    line, match = _match(X, full)
     head = opened.head() is not None
     figures |= match | _plain(report, head, pooled=layers)
     figures["verdict"], command = _advice(report, head, encoder, source)
     return "\n".join([figures["verdict"], *command, *about, table(report, full)]) + line, figures
 
 
-def _match(X: Any) -> _Result:
-    """Return the match threshold of vectors as a line, which is empty if they are too few."""
+def _match(X: Any, full: bool) -> _Result:
+    """Return the match threshold of vectors; as a line, unless it is not shown or they are few."""
     from isoadapt.metrics import match_threshold
 
     with suppress(ValueError):
         found = match_threshold(X)
         line = "\n  match threshold    {:.4f} ({:.4f} to {:.4f}), exceeded by 0.1 % of random pairs"
-        return line.format(*found), {"match_threshold": found._asdict()}
+        return line.format(*found) if full else "", {"match_threshold": found._asdict()}
     return "", {"match_threshold": None}
 
 
