@@ -120,11 +120,6 @@ def test_k_equal_variances_of_d_score_k_minus_one_over_d_minus_one(k, d):
 PAPERS_VARIANCES = torch.tensor([10.0, 6.0, 4.0, 4.0] + [1.0] * 764, dtype=F64)
 
 
-def test_the_papers_diagonal():
-    score = float(isoscore_from_covariance(torch.diag(PAPERS_VARIANCES)))
-    assert score == pytest.approx(0.8673388879, abs=1e-10)
-
-
 # Degenerate clouds.
 
 
