@@ -375,13 +375,6 @@ class TestTeacher:
         again = clone(taught).fit(TEXTS, np.array([f"kind {label}" for label in Y]))  # not used
         np.testing.assert_array_equal(again.transform(TEXTS), taught.transform(TEXTS))
 
-    @pytest.mark.parametrize("space", ["teacher", "head"])
-    def test_predictions_are_those_of_the_checkpoint(self, space, split, checkpoint, teacher):
-        head, h = split
-        model = AdaptedEncoder(checkpoint, readout(space=space), teacher=teacher).fit(TEXTS)
-        np.testing.assert_allclose(model.decision_function(TEXTS), head.outputs(h), atol=1e-5)
-        np.testing.assert_array_equal(model.predict(TEXTS), head.predict(h))
-
     def test_encoders_that_are_given_are_used_as_they_are(self, checkpoint, teacher, tmp_path):
         encoder = TransformerEncoder(checkpoint, pooling=[("mean", -1), ("mean", 1)])
         short = TransformerEncoder(teacher, max_length=4, cache=tmp_path)

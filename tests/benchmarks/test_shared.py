@@ -1,14 +1,13 @@
 """What all benchmarks share: data, and the file of finished cells."""
 
 import json
-import os
 
 import numpy as np
 import pytest
 
 from benchmarks import _data
 from benchmarks._data import load_unseen
-from benchmarks._store import Busy, CellStore, locked
+from benchmarks._store import CellStore
 
 
 @pytest.fixture
@@ -47,13 +46,6 @@ def test_a_torn_last_line_is_no_cell_and_is_cut_off_by_the_next(path, torn):
     assert path.read_bytes() == before, "a report must not write to the file of a run"
     cells.add({"key": "c", "value": 3})
     assert [json.loads(text)["key"] for text in path.read_text().splitlines()] == ["a", "c"]
-
-
-def test_one_process_writes_at_a_time(path):
-    with locked(path), pytest.raises(Busy, match=f"process {os.getpid()}"), locked(path):
-        pass
-    with locked(path):
-        pass
 
 
 def test_unseen_rows_are_those_of_all_splits_but_train_and_its_copies(monkeypatch, tmp_path):

@@ -128,22 +128,6 @@ def test_distances_of_the_largest_numbers_that_float64_holds():
     np.testing.assert_array_equal(search(largest, 3, "euclidean")[1], search(X, 3, "euclidean")[1])
 
 
-@given(
-    n=st.integers(2, 80),
-    d=st.integers(1, 5),
-    k=st.integers(1, 20),
-    shift=st.sampled_from([0, 1, -7, 1000, 10**6]),
-    seed=st.integers(0, 999),
-)
-def test_equal_distances_of_integers_are_ordered_by_index(n, d, k, shift, seed):
-    rng = np.random.default_rng(seed)
-    X, queries = (rng.integers(-2, 3, size=(rows, d)) + float(shift) for rows in (n, 5))
-    for asked, count in ((None, min(k, n - 1)), (queries, min(k, n))):
-        found = search(X, count, "euclidean", asked)
-        for part, expected in zip(found, by_definition(X, count, queries=asked), strict=True):
-            np.testing.assert_array_equal(part, expected)
-
-
 # TwoNN.
 
 

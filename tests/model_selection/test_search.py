@@ -139,10 +139,6 @@ class TestAgainstGridSearchCV:
         best = clone(adapter).set_params(**ours.best_params_).fit(X, Y)
         np.testing.assert_allclose(best.transform(X), ours.transform(X))
 
-    def test_values_of_a_regression(self):
-        X, y = make_regression(100, 8, noise=20.0, random_state=0)
-        agree(IStarAdapter("ridge", **QUICK), {"lam": [-1, 2]}, X, y, cv=2)
-
     def test_pipeline_fits_the_steps_before_the_adapter_in_each_fold(self):
         """Steps that cannot be pickled are told apart."""
         pipe = make_pipeline(

@@ -14,7 +14,7 @@ matplotlib = pytest.importorskip("matplotlib")
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
 from matplotlib.cbook import is_math_text  # noqa: E402
-from matplotlib.colors import to_hex, to_rgb  # noqa: E402
+from matplotlib.colors import to_rgb  # noqa: E402
 
 from isoadapt import Whitening  # noqa: E402
 from isoadapt.model_selection import BestAboveFloor, Comparison  # noqa: E402
@@ -76,19 +76,6 @@ class TestSpectrum:
             np.testing.assert_allclose(cumulative.get_ydata(), np.cumsum(shares), atol=1e-9)
             assert [spectrum.axes, cumulative.axes] == list(display.axes_)
         assert len(display.axes_[0].lines) == 2  # no line of equal shares for different sizes
-
-    def test_few_colours_on_top_of_a_black_baseline(self):
-        coloured = ["A", "B", "C", "D"]
-        sets = {name: X * (1 + i * np.eye(6)[0]) for i, name in enumerate(NAMES)}
-        display = SpectrumDisplay.from_embeddings(sets)
-        lines = {name: first for name, (first, _) in display.lines_.items()}
-        assert to_hex(lines["none"].get_color()) == "#000000"
-        grey = {name for name in NAMES if is_grey(lines[name])}
-        assert grey == set(NAMES) - {"none", *coloured}
-        assert len({lines[name].get_color() for name in coloured}) == len(coloured)
-        entries = [text.get_text() for text in display.axes_[1].get_legend().get_texts()]
-        assert entries[: 1 + len(coloured)] == ["none", *coloured]
-        assert all(name in entries[1 + len(coloured)] for name in grey)
 
     def test_adapters(self):
         adapter = Whitening(shrinkage=0.0).fit(X)

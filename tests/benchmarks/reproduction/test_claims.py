@@ -1,24 +1,19 @@
 """Claims on made-up records: holds, fails, not shown, waiting, not judged."""
 
-import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
 from benchmarks.reproduction._claims import (
-    COLLAPSED,
     FAILS,
     HOLDS,
     NOT_JUDGED,
     NOT_SHOWN,
     WAITING,
     Claim,
-    Judged,
     judge,
-    judge_claims,
 )
-from benchmarks.reproduction._records import pack, table_of
+from benchmarks.reproduction._records import table_of
 from benchmarks.reproduction._statistics import p_above, t_interval
-from isoadapt.model_selection._compare._paired_tests import holm
 
 LOST = ValueError("out of luck")
 
@@ -98,45 +93,6 @@ def test_a_seed_without_a_figure_lets_no_claim_hold():
         judged = judge(claim(), pairs([1, 1, 1, 1], [2, 2.1, 2, lost]))
         assert (judged.outcome, judged.n_seeds, judged.reason) == (NOT_SHOWN, 3, "1 undefined")
         assert judge(claim(), pairs([2, 2, 2, 2], [1, 1.1, 1, lost])).outcome == FAILS
-
-
-def predictions(share, n=200):
-    """Packed predictions, of which this share is one class."""
-    return pack(np.arange(n) % 3 > 0, np.arange(n) >= n * share)
-
-
-@pytest.mark.parametrize(
-    ("n_collapsed", "outcome"), [(0, FAILS), (2, FAILS), (3, COLLAPSED), (5, COLLAPSED)]
-)
-def test_a_verdict_that_rests_on_collapsed_runs_is_none(n_collapsed, outcome):
-    low, high = [0.5, 0.51, 0.52, 0.5, 0.49], [0.1, 0.11, 0.12, 0.1, 0.1]
-    found = records("low", low, "metric", other=1.0, dev=predictions(0.6))
-    for seed, record in enumerate(records("high", high, "metric", other=0.0)):
-        record["figures"]["dev"] = predictions(1.0 if seed < n_collapsed else 0.7)
-        record["figures"]["other"] += seed
-        found.append(record)
-    about_metric = judge(claim(figure="metric"), table_of(found))
-    assert (about_metric.outcome, about_metric.n_seeds) == (outcome, 5)
-    said = f"collapsed in {n_collapsed} of 5 seeds"
-    assert about_metric.reason == (said if n_collapsed else "")
-    assert judge(claim("falls", figure="other"), table_of(found)).reason == ""
-
-
-@pytest.mark.parametrize(("outcome", "side"), [(HOLDS, "p"), (FAILS, "p_against")])
-def test_p_is_adjusted_for_all_claims_of_a_family_and_those_that_wait(outcome, side, monkeypatch):
-    values = [0.01, None, 0.04, 0.03]
-    left = iter(values)
-
-    def judged(claim, table):
-        p = next(left)
-        return Judged(claim, "", outcome if p else WAITING, 3, **{side: p})
-
-    monkeypatch.setattr("benchmarks.reproduction._claims.judge", judged)
-    lines = judge_claims([claim()] * 4, table_of([]))
-    expected = holm([0.01, 1.0, 0.04, 0.03])
-    assert [getattr(line, side) for line in lines] == [expected[0], None, *expected[2:]]
-    marked = f"{outcome}, but not after Holm"
-    assert [line.verdict for line in lines] == [f"**{outcome}**", WAITING, marked, marked]
 
 
 def test_a_task_whose_bases_have_not_learned_is_not_judged():

@@ -1,6 +1,6 @@
-"""Figures of many fits, to compare two states of the code: `python -m tests.figures OUT.json`.
+"""Figures of many fits, to compare two states of the code: `python -m tools.figures OUT.json`.
 
-`python -m tests.figures OUT.json BEFORE.json` compares with the figures of another state too, and
+`python -m tools.figures OUT.json BEFORE.json` compares with the figures of another state too, and
 fails where a figure differs by more than 1e-6, relatively or absolutely. What it fits stays small,
 but is of every kind: adapters, searches, text classifiers and the trainer of whole models.
 """
