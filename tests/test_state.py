@@ -12,6 +12,7 @@ import torch
 
 from isoadapt import (
     AdaptedEncoder,
+    EmbeddingCache,
     LinearHead,
     LogitPreservingWhitening,
     TransformerEncoder,
@@ -129,6 +130,15 @@ def test_results_do_not_depend_on_the_state_around_a_call(door, state, plain, ch
         found = DOORS[door](checkpoint)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-6, atol=1e-6)
+
+
+def test_a_cache_keeps_no_vectors_of_another_precision(checkpoint, tmp_path):
+    encoder = TransformerEncoder(checkpoint, cache=EmbeddingCache(tmp_path))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = encoder.transform(TEXTS)
+    np.testing.assert_array_equal(encoder.transform(TEXTS), inside)
+    exact = TransformerEncoder(checkpoint).transform(TEXTS)
+    np.testing.assert_allclose(inside, exact, rtol=1e-6, atol=1e-6)
 
 
 def test_the_state_is_as_before_after_a_call():
