@@ -230,8 +230,9 @@ def _feature_share(alpha: float) -> float:
 
 def _distance_matrix(points: Floats) -> Floats:
     """Squared distances (n, n) of all pairs of points; infinity on the diagonal."""
-    centred = points - points.mean(0)
-    distances = centred @ centred.T
+    centred = torch.from_numpy(points - points.mean(0))
+    with torch.autocast("cpu", enabled=False):  # by torch, whose threads others would wait for
+        distances = (centred @ centred.T).numpy()
     squares = distances.diagonal().copy()
     distances *= -2
     distances += squares
