@@ -115,9 +115,12 @@ def map_rows(
     X: NDArray[Any],
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """Apply a map, which must not change its argument, to X in float64, block by block."""
+    """Apply a map, which must not change its argument, to X in float64.
+
+    Blocks are applied one by one, but for an affine map of float64 rows, which needs no copies.
+    """
     if isinstance(function, Affine) and X.dtype == dtype == np.float64:
-        return function(X)  # one product, of which nothing is copied
+        return function(X)
     first = function(np.asarray(X[:_BLOCK], dtype=np.float64))
     outputs = np.empty((len(X), *first.shape[1:]), dtype)
     outputs[:_BLOCK] = first

@@ -135,11 +135,13 @@ def check_matrix_file(out: Path, source: Path, overwrite: bool) -> None:
 
 
 def check_teacher(name: str, source: Source) -> None:
-    """Raise WrongUsage unless a method that needs a teacher has one, and texts for it."""
+    """Raise WrongUsage unless a method that needs a teacher has both encoders or both matrices."""
     if name in NEED_TEACHER:
         matrices = [source.is_matrix(), source.teacher_file() is not None]
-        models = source.model is not None and source.teacher is not None
-        if not (all(matrices) and not source.more if any(matrices) else models):
+        is_complete = source.model is not None and source.teacher is not None
+        if any(matrices):
+            is_complete = all(matrices) and not source.more
+        if not is_complete:
             raise WrongUsage(
                 f"{name} needs --model, the classifier that encodes the texts, and --teacher, the "
                 "encoder whose vectors it learns; or two matrices (.npy, .parquet), after --on and "

@@ -38,7 +38,7 @@ def nearest_neighbours(
     numbers = _first_copies(points, k + 1)  # of equal points, no other can be a neighbour
     points = points if len(numbers) == len(points) else points[numbers]
     if metric == "cosine":
-        points, asked = _both(_unit, points, asked)
+        points, asked = _both(unit_rows, points, asked)
         bias, size = points.new_zeros(len(points)), torch.ones_like(asked[:, 0])
         search = _Search(points, asked, points, asked, bias, size, numbers, own, metric, k)
     else:
@@ -189,7 +189,7 @@ def _near_an_earlier_point(points: Tensor, limit: float) -> Tensor:
 
 def angles(first: Tensor, second: Tensor) -> Tensor:
     """Angles (n,) between pairs of rows by Kahan's formula, made equal where rounding differs."""
-    first, second = _unit(first), _unit(second)
+    first, second = unit_rows(first), unit_rows(second)
     apart, along = (each.norm(dim=1) for each in (first - second, first + second))
     both_zero = (apart + along == 0).to(apart.dtype)  # the angle is π/2 then
     ordered, order = (2 * torch.atan2(apart + both_zero, along + both_zero)).sort()
@@ -229,7 +229,7 @@ def _rescale(points: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, float]:
     return points, queries, unit
 
 
-def _unit(points: Tensor) -> Tensor:
+def unit_rows(points: Tensor) -> Tensor:
     """Rows divided by their norms; zero rows stay zero."""
     largest = torch.linalg.vector_norm(points, torch.inf, dim=1, keepdim=True)
     scaled = points / largest.where(largest > 0, 1.0)

@@ -231,7 +231,8 @@ def _feature_share(alpha: float) -> float:
 def _distance_matrix(points: Floats) -> Floats:
     """Squared distances (n, n) of all pairs of points; infinity on the diagonal."""
     centred = torch.from_numpy(points - points.mean(0))
-    with torch.autocast("cpu", enabled=False):  # by torch, whose threads others would wait for
+    # A product by NumPy would wait for torch's threads, which are still busy after its last call.
+    with torch.autocast("cpu", enabled=False):
         distances = (centred @ centred.T).numpy()
     squares = distances.diagonal().copy()
     distances *= -2

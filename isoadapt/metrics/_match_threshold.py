@@ -9,7 +9,7 @@ from sklearn.utils import _safe_indexing
 from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.copies import copy_hashes, first_of_equal
 from isoadapt._utils.state import own_state
-from isoadapt.geometry._neighbours import _unit
+from isoadapt.geometry._neighbours import unit_rows
 from isoadapt.metrics._points import as_points
 
 _ROWS = 4_000  # of a sample, whose cosines take 128 MB
@@ -95,7 +95,9 @@ def _different_rows(X: ArrayLike, name: str) -> NDArray[np.float64]:
     """Unit vectors (n, d) of at most `_ROWS` rows, without copies."""
     rows = as_matrix(X, name)
     chosen = np.random.default_rng(0).permutation(rows.shape[0])[:_ROWS]
-    points = _unit(as_points(_safe_indexing(rows, np.sort(chosen)), name, min_features=1)).numpy()
+    points = unit_rows(
+        as_points(_safe_indexing(rows, np.sort(chosen)), name, min_features=1)
+    ).numpy()
     return points[first_of_equal(copy_hashes(points))]
 
 

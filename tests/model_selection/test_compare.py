@@ -370,7 +370,7 @@ class TestRows:
         foreign = np.repeat(X_TEST[:n_foreign] + 3, 5, axis=0)
         groups = np.arange(60) % 30
         options = TEST | {"uses": [Outliers(foreign)], "groups_test": groups}
-        with pytest.warns(UserWarning, match="too few to test: IsoBN") as caught:
+        with pytest.warns(UserWarning, match="too few to test: 'IsoBN'") as caught:
             found = compare_adapters(X, y, "IsoBN", **options)
         few = {str(each.message).partition(":")[0] for each in caught}
         assert few == {"classify"} | ({"outliers"} if n_foreign < 30 else set())

@@ -63,8 +63,8 @@ def make_rows(
         rows += [row | figures[row["adapter"]] for row in own]
         if untested := [row["adapter"] for row in own if _is_untested(row)]:
             warn(
-                f"{use}: fewer than {FEWEST_UNITS} independent rows, pairs or queries differ from "
-                f"those without an adapter, which is too few to test: {', '.join(untested)}"
+                f"{use}: fewer than {FEWEST_UNITS} independent rows, pairs or queries change, "
+                f"which is too few to test: {', '.join(map(repr, untested))}"
             )
     return rows
 
