@@ -24,7 +24,7 @@ def run(quick: bool) -> Iterator[Comparison]:
     data = load_embeddings("cola")
     yield _compare(data, GRID, 5, repeats=1, target=2.5)
     _compare(small, SMALL, 2, repeats=1, n_jobs=2)  # both find the processes started
-    yield _compare(data, GRID, 5, repeats=3, target=1.6, n_jobs=2)
+    yield _compare(data, GRID, 5, repeats=1, target=1.6, n_jobs=2)
 
 
 def _compare(
