@@ -1,6 +1,7 @@
 """The data of the benchmarks: stored embeddings if available, synthetic ones otherwise."""
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +58,7 @@ def load_embeddings(task: str) -> Embeddings:
         )
 
 
+@cache
 def load_unseen(task: str) -> tuple[str, Floats, NDArray[Any]]:
     """Read all stored rows except the training split and copies of its rows; name, X and y."""
     with np.load(shared_folder() / "embeddings" / f"{task}.npz") as stored:

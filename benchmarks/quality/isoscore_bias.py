@@ -17,8 +17,7 @@ from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
 
 KEY = ("d", "decay", "rows", "n")
 ROWS = (5, 8, 16, 40, 100, 400)
-WIDTHS = (12, 384, 768)
-SHOWN = (12, 384)
+WIDTHS = (12, 384)
 DECAYS = (1.0, 0.5)  # variance k is k**-decay
 NUMBERS = 12_000_000  # maximum of random numbers drawn for each score
 DRAWS = 4_000  # maximum number of draws
@@ -55,7 +54,7 @@ def mean_scores(d: int, decay: float, kind: str, n: int) -> dict[str, float]:
 
 def text(frame: pd.DataFrame) -> str:
     """Return the true score beside mean scores of n rows, those of the plain score in brackets."""
-    shown = frame[frame["d"].isin(SHOWN)].assign(n="n=" + frame["n"].astype(str))
+    shown = frame.assign(n="n=" + frame["n"].astype(str))
     shown["score"] = [f"{c:.3f} ({p:.3f})" for c, p in shown[["corrected", "plain"]].to_numpy()]
     shown["true"] = shown["true"].map("{:.3f}".format)
     shown["decay"] = shown["decay"].map("{:g}".format)
