@@ -13,7 +13,7 @@ from benchmarks._data import Floats, read_table
 from benchmarks._markdown import markdown_table
 from benchmarks.quality import Cells, _texts as texts, dual_use
 from benchmarks.quality._checkpoints import CHECKPOINTS
-from benchmarks.quality._figures import Figure, bootstrapped
+from benchmarks.quality._figures import Figure, bootstrapped, mean
 from isoadapt.metrics import match_threshold
 
 KEY = ("checkpoint", "vectors")
@@ -53,7 +53,7 @@ def measure(name: str, vectors: str) -> dict[str, Any]:
         shares = {HELD: [_rate(others, limit.threshold)]}
         for task, (cosines, match) in (pairs | {HERE: pairs["STS-B"]}).items():
             above = cosines > (here if task == HERE else limit).threshold
-            shares[task] = [_share(above[match]), _share(above[~match])]
+            shares[task] = [mean(above[match]), mean(above[~match])]
         found[str(rate)] = {**limit._asdict(), "shares": shares}
     return {"n_own": len(own), "rates": found}
 
@@ -67,10 +67,6 @@ def _cosines(
     A, B = (embed(list(side)) for side in zip(*(pairs[i] for i in clear), strict=True))
     match = labels[clear] == 0 if task == "rte" else labels[clear] >= (4 if task == "stsb" else 1)
     return 1 - paired_cosine_distances(A.astype(np.float64), B.astype(np.float64)), match
-
-
-def _share(above: NDArray[np.bool_]) -> Figure:
-    return bootstrapped(lambda rows: above[rows].mean(), len(above))
 
 
 def _rate(X: Floats, threshold: float) -> Figure:

@@ -65,8 +65,9 @@ def test_a_second_run_measures_only_what_is_missing_or_asked_for(table, options,
     run(*options)
     assert table.runs == measured
     table.runs.clear()
-    with locked(table.path):
-        assert run("--fresh") == HELD
+    with locked(table.path), pytest.raises(SystemExit) as ended:
+        run("--fresh")
+    assert ended.value.code == HELD
     assert table.runs == []
 
 
