@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks._commit import commit
-
 HELD = 2  # exit code where another run holds the cells
 
 Key = tuple[Any, ...]
@@ -78,6 +76,6 @@ def locked(path: Path) -> Iterator[None]:
             print(f"{path} is held by {holder}", file=sys.stderr)
             sys.exit(HELD)
         file.truncate(0)
-        file.write(f"process {os.getpid()}, commit {commit()}\n")
+        file.write(f"process {os.getpid()}\n")
         file.flush()
         yield

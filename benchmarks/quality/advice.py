@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from benchmarks._data import Floats
 from benchmarks._markdown import frame_table
@@ -118,8 +117,9 @@ def molecule_pairs() -> texts.Similarity:
     return texts.Similarity(left, right, scores[rows])
 
 
-def threshold(values: Floats, raised: NDArray[np.bool]) -> tuple[float, bool]:
+def threshold(frame: pd.DataFrame, figure: str) -> tuple[float, bool]:
     """Return the threshold that is right most often, and whether it says yes above."""
+    values, raised = frame[figure].to_numpy(), frame["raised"].to_numpy()
     known = np.unique(values)
     bounds = np.concatenate([[-np.inf], (known[1:] + known[:-1]) / 2])
     advised = values >= bounds[:, None]
@@ -133,7 +133,7 @@ def judged(frame: pd.DataFrame, figure: str) -> str:
     right = np.empty(len(frame))
     for encoder in frame["encoder"].unique():
         out = frame["encoder"].eq(encoder)
-        bound, above = threshold(*(frame.loc[~out, name].to_numpy() for name in (figure, "raised")))
+        bound, above = threshold(frame[~out], figure)
         right[out] = ((frame[figure][out] >= bound) == above) == frame["raised"][out]
     return f"{right.mean():.3f}"
 
@@ -144,8 +144,7 @@ def text(frame: pd.DataFrame) -> str:
     frame = frame.join(pd.DataFrame([*frame["figures"]]))
     shown = frame[frame["rows"].eq(max(ROWS))].set_index(["encoder", "classifier", "vectors"])
     wide = shown[SHOWN].map(format_figure).replace("–", "").unstack("vectors")
-    cases = [(case.teacher, case.name) for case in CASES]
-    wide = wide.reindex([case for case in cases if case in wide.index])
+    wide = wide.reindex([(case.teacher, case.name) for case in CASES])
     table = wide.xs(INPUT, axis=1, level="vectors")[SHOWN]
     probed = wide.drop(columns="readout").xs(FROZEN, axis=1, level="vectors")
     table = table.join(probed.add_suffix(", probe"))
@@ -169,8 +168,6 @@ def _alone(frame: pd.DataFrame) -> pd.DataFrame:
     earlier = earlier.rename(columns={"ev1": EV1, "effective_rank_share": RANK})
     earlier["gain"] = read["after"] - read["before"]
     earlier["raised"] = earlier["gain"] > 0
-    known = frame["raised"].to_numpy()
-    rules = {name: threshold(frame[name].to_numpy(), known) for name in (EV1, RANK)}
     lines = {}
     for name, own in {"these": frame, "earlier ones of MiniLM": earlier}.items():
         raised, high = own["raised"], own[EV1] >= COLLAPSED
@@ -180,7 +177,8 @@ def _alone(frame: pd.DataFrame) -> pd.DataFrame:
             f"EV1 < {COLLAPSED}, raised": f"{raised[~high].sum()} of {(~high).sum()}",
             "right: always yes": f"{raised.mean():.3f}",
         }
-        for figure, (bound, above) in rules.items():
+        for figure in (EV1, RANK):
+            bound, above = threshold(frame, figure)
             right = ((own[figure] >= bound) == above) == raised
             title = f"right: {figure} {'≥' if above else '<'} {bound:.3f}"
             lines[name][title] = f"{right.mean():.3f}"

@@ -63,10 +63,9 @@ COLA = CHECKPOINTS["cola-minilm"]
 MORE, OTHER = "cola-minilm, with WikiText", "cola-minilm, teacher paraphrase-l3"
 MORE_OF_MANY = "phenomenon-12-minilm, with WikiText"
 CASES = {
-    "cola-minilm": COLA,
+    **CHECKPOINTS,
     MORE: COLA,
     OTHER: COLA._replace(teacher="paraphrase-l3"),
-    **CHECKPOINTS,
     MORE_OF_MANY: CHECKPOINTS["phenomenon-12-minilm"],
 }
 SHOWN = (RAW, BEST_LAYER, OWN, UNTAUGHT, LAST, READOUT, TEACHER)  # of other classifiers
@@ -196,8 +195,7 @@ def text(frame: pd.DataFrame) -> str:
     own = own.loc[[*named]]
     own.index = pd.Index([named[key] + notes[key] for key in own.index], name=COLA.name)
     together = shown[[*TOGETHER]].agg(" · ".join, axis=1) + notes
-    others = together.unstack("vectors")[[*SHOWN]].drop([COLA.name, MORE, OTHER])
-    others = others.loc[[case for case in CASES if case in others.index]]
+    others = together.unstack("vectors", sort=False)[[*SHOWN]].drop([COLA.name, MORE, OTHER])
     others.index.name = f"other classifiers: {' · '.join(TOGETHER)}"
     certainty = (
         f"Largest standard error, without hubness: {errors.drop(columns=HUBNESS).max().max():.3f}. "

@@ -102,14 +102,14 @@ def _options(seed: int) -> dict[str, Any]:
 def text(frame: pd.DataFrame) -> str:
     """Return the scores of the candidates, and the choices of the rules."""
     kinds = {kind: own.to_dict("records") for kind, own in frame.groupby("kind")}
-    names = [f"lam={each['lam']:g}, zeta={each['zeta']:g}" for each in CANDIDATES]
-    fits = pd.DataFrame(index=pd.Index(names, name="fits"))
+    fits = pd.DataFrame(index=pd.MultiIndex.from_frame(pd.DataFrame(CANDIDATES)))
     for task in TASKS:
         own = frame[frame["task"].eq(task) & frame["kind"].eq("search")]
         accuracy, score = (np.stack(own[f"mean_test_{name}"]) for name in SCORING)
-        pairs = zip(accuracy.mean(0), accuracy.std(0, ddof=1), strict=True)
-        fits[f"{task}, accuracy"] = [f"{mean:.4f} ± {spread:.4f}" for mean, spread in pairs]
-        fits[f"{task}, IsoScore"] = [f"{mean:.3f}" for mean in score.mean(0)]
+        figures = zip(accuracy.mean(0), accuracy.std(0, ddof=1), score.mean(0), strict=True)
+        fits[task] = ["{:.4f} ± {:.4f} · {:.3f}".format(*each) for each in figures]
+    fits = fits.unstack("zeta").rename_axis("lam: accuracy · IsoScore")
+    fits.columns = pd.Index([f"{task}, zeta={zeta:g}" for task, zeta in fits.columns])
     rules = pd.DataFrame(_choices(kinds["search"], kinds["nested"])).set_index("rules")
     alone = {search["task"]: search["head_alone"] for search in kinds["search"]}
     heads = ", ".join(f"{task} {accuracy:.3f}" for task, accuracy in alone.items())

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from benchmarks._data import Embeddings, read_table
-from benchmarks._places import RESULTS
+from benchmarks._places import FOLDER
 from benchmarks.reproduction._measuring import (
     Reading,
     embedding_figures,
@@ -45,7 +45,7 @@ from isoadapt.finetune._objective import Watch
 from isoadapt.finetune._penalties import PENALTIES
 from isoadapt.finetune._training import training_arguments
 
-CACHE = RESULTS / "reproduction-cache"
+CACHE = FOLDER / "results" / "reproduction-cache"  # not committed
 MAX_LENGTH = 128
 HELD_OUT = 0.2  # share of the training rows by which recipes, λ and ζ are chosen
 
