@@ -26,7 +26,8 @@ TABLES = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the selected tables; return 1 if a cell failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
-    parser.add_argument("tables", nargs="*", choices=TABLES, metavar="TABLE", help=str(TABLES))
+    choices = [*TABLES, []]  # none named is all of them
+    parser.add_argument("tables", nargs="*", choices=choices, metavar="TABLE", help=str(TABLES))
     parser.add_argument("--only", nargs="+", default=[], help="cells that hold all these texts")
     parser.add_argument("--fresh", action="store_true", help="measure the cells again")
     parser.add_argument("--report", action="store_true", help="measure nothing")
