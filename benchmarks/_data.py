@@ -95,6 +95,6 @@ def bumpy_variances(d: int) -> NDArray[np.float32]:
 
 
 def bumpy_cloud(n: int, d: int, seed: int) -> Tensor:
-    """Draw n Gaussian points (float32) of these variances."""
+    """Draw n Gaussian points (float32) with the variances of `bumpy_variances`."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(n, d, generator=generator) * torch.from_numpy(bumpy_variances(d)).sqrt()
