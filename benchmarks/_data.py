@@ -1,6 +1,7 @@
 """The data of the benchmarks: stored embeddings if available, synthetic ones otherwise."""
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from isoadapt import LinearHead
 from isoadapt.datasets import load_table
 
 Floats = NDArray[np.floating[Any]]
+BUMPS = (10.0, 6.0, 4.0, 4.0)  # the first variances of generated points
 
 
 class Embeddings(NamedTuple):
@@ -57,6 +59,7 @@ def load_embeddings(task: str) -> Embeddings:
         )
 
 
+@cache
 def load_unseen(task: str) -> tuple[str, Floats, NDArray[Any]]:
     """Read all stored rows except the training split and copies of its rows; name, X and y."""
     with np.load(shared_folder() / "embeddings" / f"{task}.npz") as stored:
@@ -84,9 +87,14 @@ def narrow_cone(n: int, d: int, seed: int) -> Embeddings:
     return Embeddings("synthetic cone", X[:n], labels[:n], X[n:], labels[n:], head)
 
 
+def bumpy_variances(d: int) -> NDArray[np.float32]:
+    """Return `BUMPS` and then 1 as variances of d columns."""
+    values = np.ones(d, np.float32)
+    values[: len(BUMPS)] = BUMPS
+    return values
+
+
 def bumpy_cloud(n: int, d: int, seed: int) -> Tensor:
-    """Draw n Gaussian points (float32) with variances 10, 6, 4, 4 and then 1."""
+    """Draw n Gaussian points (float32) with the variances of `bumpy_variances`."""
     generator = torch.Generator().manual_seed(seed)
-    variances = torch.ones(d)
-    variances[:4] = torch.tensor([10.0, 6.0, 4.0, 4.0])
-    return torch.randn(n, d, generator=generator) * variances.sqrt()
+    return torch.randn(n, d, generator=generator) * torch.from_numpy(bumpy_variances(d)).sqrt()

@@ -4,5 +4,4 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
-RESULTS = FOLDER / "results"  # not committed
-RECORDS_FOLDER = FOLDER / "quality" / "results"  # committed
+RECORDS_FOLDER = FOLDER / "quality" / "results"

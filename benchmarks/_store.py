@@ -3,12 +3,11 @@
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from benchmarks._commit import commit
 
 HELD = 2  # exit code where another run holds the cells
 
@@ -64,21 +63,19 @@ def _whole_lines(path: Path) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
-class Busy(Exception):
-    """Another run adds cells to the same file."""
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other runs from a file of cells; the lock ends with the process. Raises Busy if held."""
+    """Keep other runs from a file of cells; the process ends where another run holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except OSError:
             file.seek(0)
-            raise Busy(f"{path} is held by {file.read().strip() or 'another process'}") from error
+            holder = file.read().strip() or "another process"
+            print(f"{path} is held by {holder}", file=sys.stderr)
+            sys.exit(HELD)
         file.truncate(0)
-        file.write(f"process {os.getpid()}, commit {commit()}\n")
+        file.write(f"process {os.getpid()}\n")
         file.flush()
         yield

@@ -16,7 +16,7 @@ import pandas as pd
 
 from benchmarks._markdown import replace_section
 from benchmarks._places import RECORDS_FOLDER
-from benchmarks._store import HELD, Busy, CellStore, locked
+from benchmarks._store import CellStore, locked
 from benchmarks._versions import versions, written
 from benchmarks.quality import Cells
 
@@ -24,9 +24,10 @@ TABLES = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the selected tables; return 1 if a cell failed, 2 if another run holds a file."""
+    """Run the selected tables; return 1 if a cell failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
-    parser.add_argument("tables", nargs="*", choices=TABLES, metavar="TABLE", help=str(TABLES))
+    choices = [*TABLES, []]  # none named is all of them
+    parser.add_argument("tables", nargs="*", choices=choices, metavar="TABLE", help=str(TABLES))
     parser.add_argument("--only", nargs="+", default=[], help="cells that hold all these texts")
     parser.add_argument("--fresh", action="store_true", help="measure the cells again")
     parser.add_argument("--report", action="store_true", help="measure nothing")
@@ -36,13 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.tables or TABLES:
         table, path = table_of(name)
         if not options.report:
-            try:
-                with locked(path):
-                    store = CellStore(path, table.KEY, options.fresh)
-                    failed += measure(table.cells(), store, options.only)
-            except Busy as busy:
-                print(busy, file=sys.stderr)
-                return HELD
+            with locked(path):
+                store = CellStore(path, table.KEY, options.fresh)
+                failed += measure(table.cells(), store, options.only)
         text = section(name)
         print(text)
         if options.write is not None:

@@ -41,8 +41,6 @@ ARGUMENTS = {
     "dataloader_pin_memory": False,
 }
 
-Input = str | tuple[str, str]
-
 
 def training_rows(task: str) -> tuple[list[Any], list[Any]]:
     """Return all training texts or pairs of a task and their labels."""
@@ -81,11 +79,11 @@ class Checkpoint(NamedTuple):
         shared = shared_folder() / "models" / self.name
         return shared if shared.exists() else built(FOLDER / self.name, partial(_finetune, self))
 
-    def vectors(self, texts: Sequence[Input], pooling: Any = HEAD_INPUT, layer: int = -1) -> Floats:
+    def vectors(self, texts: Sequence[Any], pooling: Any = HEAD_INPUT, layer: int = -1) -> Floats:
         """Return what the head reads for the texts, or what another pooling gives."""
         return _encoder(self.folder(), pooling=pooling, layer=layer).transform(texts)
 
-    def teacher_vectors(self, texts: Sequence[Input]) -> Floats:
+    def teacher_vectors(self, texts: Sequence[Any]) -> Floats:
         """Return the vectors of the texts by the teacher, at unit length."""
         vectors = _encoder(encoder_folder(self.teacher)).transform(texts)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

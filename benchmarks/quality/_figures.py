@@ -37,12 +37,12 @@ def one_bit(A: Floats, B: Floats, scores: Floats, thresholds: Floats | float) ->
 def reciprocal_rank(queries: Floats, documents: Floats, relevant: Numbers, k: int) -> Figure:
     """Mean reciprocal rank within the first k documents by cosine; samples of queries."""
     hits = _neighbours(documents, k, queries)[1] == relevant[:, None]
-    return _mean(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
+    return mean(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
 
 
 def same_class(X: Floats, labels: NDArray[Any]) -> Figure:
     """Mean share of the ten nearest other rows by cosine that have the same label."""
-    return _mean((labels[_neighbours(X, 10)[1]] == labels[:, None]).mean(axis=1))
+    return mean((labels[_neighbours(X, 10)[1]] == labels[:, None]).mean(axis=1))
 
 
 def outliers(inside: Floats, outside: Floats, reference: Floats) -> Figure:
@@ -70,7 +70,8 @@ def agreement(labels: NDArray[Any], predicted: NDArray[Any], matthews: bool) -> 
     return bootstrapped(lambda rows: score(labels[rows], predicted[rows]), len(labels))
 
 
-def _mean(items: Floats) -> Figure:
+def mean(items: NDArray[Any]) -> Figure:
+    """Mean of items; samples of items."""
     return bootstrapped(lambda rows: items[rows].mean(), len(items))
 
 

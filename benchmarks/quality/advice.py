@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from benchmarks._data import Floats
 from benchmarks._markdown import frame_table
@@ -32,9 +31,7 @@ from isoadapt.adapters._heads import fit_head
 KEY = ("checkpoint", "vectors", "rows")
 EARLIER = RECORDS_FOLDER / "advice_minilm.jsonl"  # records that are not measured again
 COLLAPSED = 0.5  # of EV1
-ROWS_PER_D, HEAD_RANK = "rows per dimension", "rank of the head / d"
 EV1, RANK = "EV1", "effective rank / d"
-FIGURES = [ROWS_PER_D, HEAD_RANK, EV1, RANK]
 SHOWN = ["raw", "whitened", "readout", EV1, RANK]
 
 INPUT, FROZEN = "head's input", "encoder's, with a probe"
@@ -87,8 +84,6 @@ def measure(checkpoint: Checkpoint, vectors: str, rows: int) -> dict[str, Any]:
     if vectors == INPUT:
         readout = TeacherReadout(head).fit(X, checkpoint.teacher_vectors(fit))
     figures = {
-        ROWS_PER_D: len(fit) / d,
-        HEAD_RANK: np.linalg.matrix_rank(head.coef_) / d,
         EV1: metrics.cumulative_explained_variance(read, 1),
         RANK: metrics.effective_rank(read) / d,
     }
@@ -122,11 +117,9 @@ def molecule_pairs() -> texts.Similarity:
     return texts.Similarity(left, right, scores[rows])
 
 
-QUESTIONS = (("whitened", "raw"), ("readout", "raw"), ("readout", "whitened"))
-
-
-def threshold(values: Floats, raised: NDArray[np.bool]) -> tuple[float, bool]:
+def threshold(frame: pd.DataFrame, figure: str) -> tuple[float, bool]:
     """Return the threshold that is right most often, and whether it says yes above."""
+    values, raised = frame[figure].to_numpy(), frame["raised"].to_numpy()
     known = np.unique(values)
     bounds = np.concatenate([[-np.inf], (known[1:] + known[:-1]) / 2])
     advised = values >= bounds[:, None]
@@ -135,42 +128,37 @@ def threshold(values: Floats, raised: NDArray[np.bool]) -> tuple[float, bool]:
     return float(bounds[right[above].argmax()]), above
 
 
-def judged(values: Floats, raised: NDArray[np.bool], encoders: NDArray[np.str_]) -> str:
-    """Return how often a threshold is right on the encoder that it was not fitted to.
-
-    Constant values give the more frequent answer.
-    """
-    right = np.empty(len(raised))
-    for encoder in np.unique(encoders):
-        out = encoders == encoder
-        bound, above = threshold(values[~out], raised[~out])
-        right[out] = ((values[out] >= bound) == above) == raised[out]
+def judged(frame: pd.DataFrame, figure: str) -> str:
+    """Return how often a threshold is right on the encoder that it was not fitted to."""
+    right = np.empty(len(frame))
+    for encoder in frame["encoder"].unique():
+        out = frame["encoder"].eq(encoder)
+        bound, above = threshold(frame[~out], figure)
+        right[out] = ((frame[figure][out] >= bound) == above) == frame["raised"][out]
     return f"{right.mean():.3f}"
 
 
 def text(frame: pd.DataFrame) -> str:
-    """Return the correlations, how well each rule predicts them, and what EV1 alone tells."""
+    """Return the correlations, what EV1 alone tells of them, and how well rules predict them."""
     frame = frame.rename(columns={"checkpoint": "classifier"})
     frame = frame.join(pd.DataFrame([*frame["figures"]]))
     shown = frame[frame["rows"].eq(max(ROWS))].set_index(["encoder", "classifier", "vectors"])
     wide = shown[SHOWN].map(format_figure).replace("–", "").unstack("vectors")
-    cases = [(case.teacher, case.name) for case in CASES]
-    wide = wide.reindex([case for case in cases if case in wide.index])
+    wide = wide.reindex([(case.teacher, case.name) for case in CASES])
     table = wide.xs(INPUT, axis=1, level="vectors")[SHOWN]
     probed = wide.drop(columns="readout").xs(FROZEN, axis=1, level="vectors")
     table = table.join(probed.add_suffix(", probe"))
-    answers = pd.DataFrame([_answer(frame, *question) for question in QUESTIONS])
-    tables = table, answers.set_index("question"), _alone(frame)
-    return "\n\n".join(map(frame_table, tables))
-
-
-def _answer(frame: pd.DataFrame, first: str, second: str) -> dict[str, str]:
-    """Return in how many cases the first vectors are better, and how often each rule is right."""
-    kept = frame.dropna(subset=[first, second]).assign(none=0.0)
-    raised, encoders = (kept[first] > kept[second]).to_numpy(), kept["encoder"].to_numpy()
-    right = {name: judged(kept[name].to_numpy(), raised, encoders) for name in ("none", *FIGURES)}
-    title = f"{first} > {second}: {raised.sum()} of {len(kept)}"
-    return {"question": title, "no figure": right.pop("none"), **right}
+    frame["gain"] = frame["whitened"] - frame["raw"]
+    frame["raised"] = frame["gain"] > 0
+    rules = " and ".join(f"{judged(frame, figure)} with {figure}" for figure in (EV1, RANK))
+    taught = frame.dropna(subset="readout")
+    better = [f"{(taught['readout'] > taught[name]).sum()} of {len(taught)}" for name in SHOWN[:2]]
+    return (
+        f"{frame_table(table)}\n\n{frame_table(_alone(frame))}\n\n"
+        "Share of cases in which a threshold is right on the encoder that it was not fitted to: "
+        f"{rules}. The readout is better than raw vectors in {better[0]} and than whitened ones in "
+        f"{better[1]}."
+    )
 
 
 def _alone(frame: pd.DataFrame) -> pd.DataFrame:
@@ -179,19 +167,18 @@ def _alone(frame: pd.DataFrame) -> pd.DataFrame:
     earlier = pd.DataFrame([*read["figures"]])
     earlier = earlier.rename(columns={"ev1": EV1, "effective_rank_share": RANK})
     earlier["gain"] = read["after"] - read["before"]
-    frame = frame.assign(gain=frame["whitened"] - frame["raw"])
-    known = (frame["gain"] > 0).to_numpy()
-    rules = {name: threshold(frame[name].to_numpy(), known) for name in (EV1, RANK)}
+    earlier["raised"] = earlier["gain"] > 0
     lines = {}
     for name, own in {"these": frame, "earlier ones of MiniLM": earlier}.items():
-        raised, high = own["gain"] > 0, own[EV1] >= COLLAPSED
+        raised, high = own["raised"], own[EV1] >= COLLAPSED
         lines[name] = {
             f"EV1 ≥ {COLLAPSED}, raised": f"{raised[high].sum()} of {high.sum()}",
             "by at least": f"{own['gain'][high].min():.3f}",
             f"EV1 < {COLLAPSED}, raised": f"{raised[~high].sum()} of {(~high).sum()}",
             "right: always yes": f"{raised.mean():.3f}",
         }
-        for figure, (bound, above) in rules.items():
+        for figure in (EV1, RANK):
+            bound, above = threshold(frame, figure)
             right = ((own[figure] >= bound) == above) == raised
             title = f"right: {figure} {'≥' if above else '<'} {bound:.3f}"
             lines[name][title] = f"{right.mean():.3f}"

@@ -20,10 +20,9 @@ from isoadapt import LinearHead, load_checkpoint
 from isoadapt.adapters import AllButTheTop, LogitPreservingWhitening, TeacherReadout, Whitening
 from isoadapt.metrics import similarity_correlation
 
-KEY = ("checkpoint", "vectors", "draw")
+KEY = ("checkpoint", "vectors")
 STSB, SEARCH, INDEX = "STS-B", "RTE MRR@10", "teacher's index, MRR@10"
 CLASSES, OUTLIERS, HUBNESS = "same class, precision@10", "outliers, AUROC", "hubness"
-
 
 LAYERS, LAYER, TEACHERS = "readout", "best layer", "teacher"
 LAST_LAYER = [(HEAD_INPUT, -1), ("mean", -1), ("cls", -1)]
@@ -64,42 +63,34 @@ COLA = CHECKPOINTS["cola-minilm"]
 MORE, OTHER = "cola-minilm, with WikiText", "cola-minilm, teacher paraphrase-l3"
 MORE_OF_MANY = "phenomenon-12-minilm, with WikiText"
 CASES = {
-    "cola-minilm": COLA,
+    **CHECKPOINTS,
     MORE: COLA,
     OTHER: COLA._replace(teacher="paraphrase-l3"),
-    **CHECKPOINTS,
     MORE_OF_MANY: CHECKPOINTS["phenomenon-12-minilm"],
 }
-DRAWN = (OWN, UNTAUGHT, LAST, READOUT, ONE_VECTOR)  # fitted to several draws of the texts
+SHOWN = (RAW, BEST_LAYER, OWN, UNTAUGHT, LAST, READOUT, TEACHER)  # of other classifiers
 ROWS_OF = {
-    MORE: DRAWN,
-    MORE_OF_MANY: DRAWN,
-    OTHER: (LAST, READOUT, ONE_VECTOR, TEACHER),
-    "cola-l3": (RAW, *DRAWN, TEACHER),
+    COLA.name: (*ROWS,),
+    **dict.fromkeys((MORE, OTHER, MORE_OF_MANY), (READOUT,)),
+    "cola-l3": tuple(row for row in SHOWN if row != BEST_LAYER),
 }
-DRAWS, SHARE = 3, 0.8
 
 
 def cells() -> Cells:
-    """Yield the figures of each kind of vectors of each checkpoint, and of each draw of texts."""
-    for draw in range(DRAWS):
-        for case in CASES:
-            for row in ROWS_OF.get(case, ROWS):
-                if draw == 0 or row in DRAWN:
-                    yield (case, row, draw), partial(measure_cell, case, row, draw)
+    """Yield the figures of each kind of vectors of each checkpoint."""
+    for case in CASES:
+        for row in ROWS_OF.get(case, SHOWN):
+            yield (case, row), partial(measure_cell, case, row)
 
 
-def measure_cell(case: str, name: str, draw: int) -> dict[str, Any]:
+def measure_cell(case: str, name: str) -> dict[str, Any]:
     """Fit the map and the head of a row and compute all its figures."""
-    checkpoint, row, own = CASES[case], ROWS[name], _own_texts(case, draw)
+    checkpoint, row = CASES[case], ROWS[name]
+    own = texts.own_texts(checkpoint.task)
+    if case in (MORE, MORE_OF_MANY):
+        own = own._replace(fit=[*own.fit, *texts.more_texts()])
     head = load_checkpoint(checkpoint.folder())[1]
-    embed, note = _columns(row.columns, checkpoint)
-    adapter, taught = clone(row.adapter), isinstance(row.adapter, TeacherReadout)
-    if taught or isinstance(adapter, LogitPreservingWhitening):
-        adapter.set_params(head=head)
-    adapter.fit(embed(own.fit), *([checkpoint.teacher_vectors(own.fit)] if taught else []))
-    if taught:
-        note = f"ridge {adapter.ridge_:.2g}, R² {adapter.r2_:.2f}"
+    adapter, embed, note = fitted(row, checkpoint, own.fit)
 
     def vectors(inputs: Sequence[Any]) -> Floats:
         return adapter.transform(embed(inputs))
@@ -112,7 +103,7 @@ def measure_cell(case: str, name: str, draw: int) -> dict[str, Any]:
         error = float(np.abs(reader.outputs(read) - logits).max() / np.abs(logits).max())
     agreement = figures.agreement(own.labels, predicted, checkpoint.task == "cola")
     found = {"own task": agreement, **_figures(vectors, own)}
-    if row.columns == TEACHERS or (taught and row.adapter.space == "teacher"):
+    if row.columns == TEACHERS or getattr(adapter, "space", None) == "teacher":
         search = texts.entailment_search()
         asked, indexed = vectors(search.queries), checkpoint.teacher_vectors(search.documents)
         found[INDEX] = figures.reciprocal_rank(asked, indexed, search.relevant, 10)
@@ -125,12 +116,18 @@ def measure_cell(case: str, name: str, draw: int) -> dict[str, Any]:
     }
 
 
-def _own_texts(case: str, draw: int) -> OwnTexts:
-    """Return the texts of a case; draws after the first are of a share of those to fit to."""
-    own = texts.own_texts(CASES[case].task)
-    drawn = texts.drawn(own.fit, round(SHARE * len(own.fit)), seed=draw) if draw else own.fit
-    more = texts.more_texts() if case in (MORE, MORE_OF_MANY) else []
-    return own._replace(fit=[*drawn, *more])
+def fitted(
+    row: Row, checkpoint: Checkpoint, rows: list[str]
+) -> tuple[Any, Callable[[Sequence[Any]], Floats], str]:
+    """Return the map of a row, fitted to texts, a function from texts to columns, and a note."""
+    embed, note = _columns(row.columns, checkpoint)
+    adapter, taught = clone(row.adapter), isinstance(row.adapter, TeacherReadout)
+    if taught or isinstance(adapter, LogitPreservingWhitening):
+        adapter.set_params(head=load_checkpoint(checkpoint.folder())[1])
+    adapter.fit(embed(rows), *([checkpoint.teacher_vectors(rows)] if taught else []))
+    if taught:
+        note = f"ridge {adapter.ridge_:.2g}, R² {adapter.r2_:.2f}"
+    return adapter, embed, note
 
 
 def _columns(kind: Any, checkpoint: Checkpoint) -> tuple[Callable[[Sequence[Any]], Floats], str]:
@@ -180,17 +177,16 @@ def _figures(
     }
 
 
-SHOWN = (RAW, BEST_LAYER, OWN, UNTAUGHT, LAST, READOUT, TEACHER)  # of all classifiers
 TOGETHER = (STSB, SEARCH, OUTLIERS, CLASSES)  # the figures of each cell of the second table
 
 
 def text(frame: pd.DataFrame) -> str:
     """Return the table of the first classifier, that of all others, and how exact they are."""
     keys = ["checkpoint", "vectors"]
-    pairs = pd.DataFrame([*frame["figures"]], frame.set_index([*keys, "draw"]).index)
+    whole = frame.set_index(keys)
+    pairs = pd.DataFrame([*whole["figures"]], whole.index)
     values, errors = (pairs.map(lambda pair, i=i: pair[i], na_action="ignore") for i in (0, 1))
-    whole = frame[frame["draw"].eq(0)].set_index(keys)
-    shown = values.xs(0, level="draw").map("{:.3f}".format, na_action="ignore").fillna("")
+    shown = values.map("{:.3f}".format, na_action="ignore").fillna("")
     notes = whole["note"].map(" ({})".format).where(whole["note"].ne(""), "")
     changed = [f"{row.changed} of {row.n_rows:,}" for row in whole.itertuples()]
     own = shown.assign(changed=changed)
@@ -199,15 +195,11 @@ def text(frame: pd.DataFrame) -> str:
     own = own.loc[[*named]]
     own.index = pd.Index([named[key] + notes[key] for key in own.index], name=COLA.name)
     together = shown[[*TOGETHER]].agg(" · ".join, axis=1) + notes
-    others = together.unstack("vectors")[[*SHOWN]].drop([COLA.name, MORE, OTHER])
-    others = others.loc[[case for case in CASES if case in others.index]]
+    others = together.unstack("vectors", sort=False)[[*SHOWN]].drop([COLA.name, MORE, OTHER])
     others.index.name = f"other classifiers: {' · '.join(TOGETHER)}"
-    drawn = values.loc[(slice(None), [OWN, READOUT]), :].drop(columns=HUBNESS).groupby(keys)
-    exact = errors.xs(0, level="draw").drop(columns=HUBNESS)
     certainty = (
-        f"Largest standard error, without hubness: {exact.max().max():.3f}. "
-        f"Largest difference between fits of {OWN} and {READOUT} to {DRAWS} draws of the texts: "
-        f"{(drawn.max() - drawn.min()).max().max():.3f}. Largest error of a logit, as a share of "
-        f"the largest logit: {frame['logit_error'].max():.0e}."
+        f"Largest standard error, without hubness: {errors.drop(columns=HUBNESS).max().max():.3f}. "
+        "Largest error of a logit, as a share of the largest logit: "
+        f"{frame['logit_error'].max():.0e}."
     )
     return "\n\n".join((frame_table(own), frame_table(others), certainty))

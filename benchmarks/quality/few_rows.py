@@ -3,18 +3,16 @@
 Some rows are drawn as training rows, the others are test rows.
 """
 
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from sklearn.model_selection import KFold, StratifiedKFold
 
-from benchmarks._data import Embeddings, Floats, load_unseen
+from benchmarks._data import Embeddings, load_unseen
 from benchmarks._markdown import frame_table
-from benchmarks.quality import Cells, _adapter_rows as rows, _phenomena
+from benchmarks.quality import Cells, _adapter_rows as rows
 from isoadapt import IsotropyLayer, IStarAdapter, LogitPreservingWhitening
 from isoadapt.adapters._heads import fit_head
 
@@ -27,10 +25,7 @@ SIZES = {
     "bbbp": (100, 300),
     "esol": (100, 200),
     "cola_distilbert": (100, 300, 600),
-    _phenomena.TASK: (800,),
 }
-FOLDS = "all"  # in place of a size: the rows of five folds
-REGRESSIONS = ("esol",)
 PROBE, ISTAR, PRESERVING = "probe", "IStarAdapter", "LogitPreservingWhitening"
 N_DRAWS = 5
 ROWS = (
@@ -44,54 +39,39 @@ ROWS = (
 
 
 def cells() -> Cells:
-    """Yield a fit for each task, number of training rows, row and draw or fold."""
+    """Yield a fit for each task, number of training rows, row and draw."""
     for task, sizes in SIZES.items():
-        for size, row, draw in product((*sizes, FOLDS), ROWS, range(N_DRAWS)):
+        for size, row, draw in product(sizes, ROWS, range(N_DRAWS)):
             yield (task, size, row.name, draw), partial(fit, task, size, row, draw)
 
 
-def fit(task: str, size: int | str, row: rows.Row, draw: int) -> dict[str, Any]:
+def fit(task: str, size: int, row: rows.Row, draw: int) -> dict[str, Any]:
     """Fit an adapter, with the head that it fits by default, to drawn rows."""
-    name, X, y = _load(task)
-    fitting, judging = split(y, size, draw)
+    name, X, y = load_unseen(task)
+    fitting, judging = rows.drawn_rows(y, size, draw)
     head = fit_head(rows.probe(y), X[fitting], y[fitting])
     data = Embeddings(name, X[fitting], y[fitting], X[judging], y[judging], head)
     found = rows.measure_adapter(row.make_seeded(rows.probe(y), draw), data)
     return {"name": name, **found, "n_fitted": len(fitting), "n_judged": len(judging)}
 
 
-@cache
-def _load(task: str) -> tuple[str, Floats, NDArray[Any]]:
-    return _phenomena.phenomenon_task() if task == _phenomena.TASK else load_unseen(task)
-
-
-def split(y: NDArray[Any], size: int | str, draw: int) -> list[NDArray[np.int64]]:
-    """Return the numbers of the training rows and of the others, drawn or those of a fold."""
-    if size != FOLDS:
-        return rows.drawn_rows(y, int(size), draw)
-    folds = KFold if rows.is_regression(y) else StratifiedKFold
-    return list(list(folds(N_DRAWS, shuffle=True, random_state=0).split(y, y))[draw])
-
-
 def text(frame: pd.DataFrame) -> str:
     """Return a row for each task at its smallest number of training rows, and the losses."""
-    frame["size"] = frame["size"].astype(str)
     keys = ["task", "size"]
     figures = frame.pivot_table(["accuracy", "corrected"], [*keys, "draw"], "row")
     accuracy, corrected = figures["accuracy"], figures["corrected"].groupby(keys).mean()
-    n = frame[frame["row"].eq(PROBE)].groupby(keys)["n_judged"].agg(["sum", "first"])
-    n = n["sum"].where(n.index.get_level_values("size") == FOLDS, n["first"])
+    n = frame.groupby(keys)["n_judged"].first()
     before = accuracy[PROBE].groupby(keys)
     mean, spread = before.mean(), before.std()
     error = np.sqrt(mean * (1 - mean) / n)  # of the accuracy, by the binomial distribution
-    of_draws = mean.index.get_level_values("task").isin(REGRESSIONS)
+    of_draws = mean.index.get_level_values("task").isin(rows.REGRESSIONS)
     error = error.mask(of_draws, spread / np.sqrt(before.count()))
     steps = accuracy.sub(accuracy[PROBE], axis=0).drop(columns=PROBE).groupby(keys).mean()
     losing = steps.lt(-error, axis=0)
-    smallest = [(task, str(min(sizes))) for task, sizes in SIZES.items()]
+    smallest = [(task, min(sizes)) for task, sizes in SIZES.items()]
     table = pd.DataFrame(index=pd.MultiIndex.from_tuples(smallest, names=keys))
     table["rows"] = frame.groupby(keys)["name"].first()
-    table["n"] = table.index.get_level_values("size")
+    table["n"] = table.index.get_level_values("size").astype(str)
     table["judged on"] = n.astype(str)
     table["accuracy"] = mean.map("{:.3f}".format) + spread.map(" ± {:.3f}".format)
     table["error"] = error.map("{:.4f}".format)

@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold, cross_validate
+from sklearn.model_selection import ParameterGrid, StratifiedKFold, cross_validate
 
 from benchmarks._data import Floats, load_embeddings, load_unseen
 from benchmarks._markdown import frame_table
 from benchmarks.quality import Cells
-from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
+from isoadapt import IStarAdapter, LinearHead
 from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
 
 KEY = ("task", "kind", "seed")
 TASKS = {"cola": (5, 1), "mrpc": (3, 0)}  # searches and nested cross-validations, other folds each
 GRID = {"lam": [0.0, 0.1, 1.0, 10.0], "zeta": [0.2, 0.8]}
 CANDIDATES = list(ParameterGrid(GRID))
-ALPHAS = [0.1, 0.5, 0.9]
 OUTER = ("inner accuracy", "outer accuracy", "outer IsoScore")
 FLOOR, N_FOLDS = 0.3, 5
 SCORING = {
@@ -59,20 +58,11 @@ RULES: dict[str, Callable[[Scores], int]] = {
 
 
 def cells() -> Cells:
-    """Yield the searches, the nested cross-validations and the fits of the exact solver."""
+    """Yield the searches and the nested cross-validations."""
     for task, (n_searches, n_nested) in TASKS.items():
-        for run, n in ((exact, n_searches), (search, n_searches), (nested, n_nested)):
+        for run, n in ((search, n_searches), (nested, n_nested)):
             for seed in range(n):
                 yield (task, run.__name__, seed), partial(run, task, seed)
-
-
-def exact(task: str, seed: int) -> dict[str, Any]:
-    """Cross-validate the exact solver for a few values of alpha."""
-    head, X, y = _load(task)
-    layer, options = IsotropyLayer(head, solver="exact"), _options(seed)
-    found = GridSearchCV(layer, {"alpha": ALPHAS}, refit=False, **options).fit(X, y).cv_results_
-    means = (found[f"mean_test_{figure}"].tolist() for figure in SCORING)
-    return {"exact": {str(alpha): pair for alpha, *pair in zip(ALPHAS, *means, strict=True)}}
 
 
 def search(task: str, seed: int) -> dict[str, Any]:
@@ -110,33 +100,20 @@ def _options(seed: int) -> dict[str, Any]:
 
 
 def text(frame: pd.DataFrame) -> str:
-    """Return the scores of the candidates and of the exact solver, and the choices of the rules."""
+    """Return the scores of the candidates, and the choices of the rules."""
     kinds = {kind: own.to_dict("records") for kind, own in frame.groupby("kind")}
-    scores = pd.DataFrame(_scores(kinds["search"], kinds["exact"]))
-    groups = scores.groupby(["fits", "task"], sort=False)
-    spread, shown = groups["accuracy"].std().map(" ± {:.4f}".format), groups.mean()
-    shown["accuracy"] = shown["accuracy"].map("{:.4f}".format) + spread
-    shown["IsoScore"] = shown["IsoScore"].map("{:.3f}".format)
-    pairs = [(figure, task) for task in TASKS for figure in ("accuracy", "IsoScore")]
-    fits = shown.unstack("task", sort=False)[pairs]
-    fits.columns = pd.Index([f"{task}, {figure}" for figure, task in pairs])
+    fits = pd.DataFrame(index=pd.MultiIndex.from_frame(pd.DataFrame(CANDIDATES)))
+    for task in TASKS:
+        own = frame[frame["task"].eq(task) & frame["kind"].eq("search")]
+        accuracy, score = (np.stack(own[f"mean_test_{name}"]) for name in SCORING)
+        figures = zip(accuracy.mean(0), accuracy.std(0, ddof=1), score.mean(0), strict=True)
+        fits[task] = ["{:.4f} ± {:.4f} · {:.3f}".format(*each) for each in figures]
+    fits = fits.unstack("zeta").rename_axis("lam: accuracy · IsoScore")
+    fits.columns = pd.Index([f"{task}, zeta={zeta:g}" for task, zeta in fits.columns])
     rules = pd.DataFrame(_choices(kinds["search"], kinds["nested"])).set_index("rules")
     alone = {search["task"]: search["head_alone"] for search in kinds["search"]}
     heads = ", ".join(f"{task} {accuracy:.3f}" for task, accuracy in alone.items())
     return f"{frame_table(fits)}\n\n{frame_table(rules)}\n\nAccuracy of the head alone: {heads}."
-
-
-def _scores(searches: list[Scores], exacts: list[Scores]) -> Iterator[dict[str, Any]]:
-    """Yield accuracy and IsoScore of each candidate and alpha in each search."""
-    for search in searches:
-        means = (search[f"mean_test_{figure}"] for figure in SCORING)
-        for each, accuracy, score in zip(CANDIDATES, *means, strict=True):
-            name = f"lam={each['lam']:g}, zeta={each['zeta']:g}"
-            yield {"fits": name, "task": search["task"], "accuracy": accuracy, "IsoScore": score}
-    for cell in exacts:
-        for alpha, (accuracy, score, *_) in cell["exact"].items():
-            name = f"exact, alpha={alpha}"
-            yield {"fits": name, "task": cell["task"], "accuracy": accuracy, "IsoScore": score}
 
 
 def _choices(searches: list[Scores], nests: list[Scores]) -> Iterator[dict[str, str]]:

@@ -24,61 +24,52 @@ STEPS = {  # step: title, and the most rows, which take less than ten minutes
     "readout": ("`TeacherReadout.fit`, one pass for X and one for y (384 columns)", 10**6),
     "neighbours": ("`hubness`: the 10 nearest neighbours of each row, rows in memory", 10**5),
 }
-SIZES, WIDTHS = (10**4, 10**5, 10**6, 10**7), (384, 1024)
-SHOWN = 384  # columns of the table
-KEY = ("step", "n", "d")
+SIZES, D = (10**4, 10**5, 10**6, 10**7), 384
+KEY = ("step", "n")
 
 
-def block(number: int, d: int) -> NDArray[np.float32]:
-    """Rows (BLOCK, d) in a narrow cone about (1, …, 1), along which their lengths vary most."""
+def block(number: int) -> NDArray[np.float32]:
+    """Rows (BLOCK, D) in a narrow cone about (1, …, 1), along which their lengths vary most."""
     rng = np.random.default_rng(number)
-    rows = rng.standard_normal((BLOCK, d), np.float32)
+    rows = rng.standard_normal((BLOCK, D), np.float32)
     rows += 3
     rows *= rng.random((BLOCK, 1), np.float32) + np.float32(0.5)
     return rows
 
 
 def cells() -> Cells:
-    """Yield a cell for each number of rows, width and step."""
-    for n, d, step in product(SIZES, WIDTHS, STEPS):
-        if n * d <= STEPS[step][1] * SHOWN:
-            yield (step, n, d), partial(apart, cell, step, n, d)
+    """Yield a cell for each number of rows and step."""
+    for n, step in product(SIZES, STEPS):
+        if n <= STEPS[step][1]:
+            yield (step, n), partial(apart, cell, step, n)
 
 
-def cell(step: str, n: int, d: int) -> dict[str, float]:
+def cell(step: str, n: int) -> dict[str, float]:
     """Measure one step; blocks of dask arrays are generated each time that they are read."""
     from dask import array, config, delayed
 
     numbers = range(n // BLOCK)
-    parts = (array.from_delayed(delayed(block)(i, d), (BLOCK, d), np.float32) for i in numbers)
-    X, blocks = array.concatenate([*parts]), (block(i, d) for i in numbers)
-    whitening = LogitPreservingWhitening(LinearHead(np.eye(2, d), [0, 0]))
+    parts = (array.from_delayed(delayed(block)(i), (BLOCK, D), np.float32) for i in numbers)
+    X, blocks = array.concatenate([*parts]), map(block, numbers)
+    whitening = LogitPreservingWhitening(LinearHead(np.eye(2, D), [0, 0]))
     calls: dict[str, Callable[[], Any]] = {
         "generate": lambda: [None for rows in blocks if rows is None],
         "fit": lambda: whitening.fit(blocks),
         "transform": lambda: [None for rows in blocks if whitening.transform(rows) is None],
         "audit": lambda: isotropy_report(X),
-        "readout": lambda: TeacherReadout().fit(X, X[:, :384] ** 2),
+        "readout": lambda: TeacherReadout().fit(X, X**2),
         "neighbours": lambda: hubness(np.concatenate([*blocks])),
     }
     if step == "transform":
-        whitening.fit(block(0, d))
+        whitening.fit(block(0))
     config.set(scheduler="synchronous")
     return measured(calls[step])
 
 
 def text(frame: pd.DataFrame) -> str:
-    """Return a row for each step with a column for each size, and how fast both figures grow."""
-    shown = frame[frame["d"].eq(SHOWN)].sort_values("n")
-    rows = {}
-    for step, (title, _) in STEPS.items():
-        own = shown[shown["step"].eq(step)]
-        rows[title] = {}
-        for one in own.itertuples():
-            seconds = f"{duration(one.cpu_s)} ({duration(one.wall_s)})"
-            rows[title][f"n = {one.n:,}"] = f"{seconds}, {one.peak_mb:.0f} MB"
-        logs = np.log(own[["n", "cpu_s", "peak_mb"]].tail(3).to_numpy()).T
-        slopes = (np.polyfit(logs[0], each, 1)[0] for each in logs[1:])
-        rows[title]["exponents"] = ", ".join(f"{slope:z.2f}" for slope in slopes)
-    table = pd.DataFrame(rows).T.rename_axis("step")
-    return frame_table(table[[*table.columns.drop("exponents"), "exponents"]])
+    """Return a row for each step with a column for each number of rows."""
+    rows: dict[str, dict[str, str]] = {title: {} for title, _ in STEPS.values()}
+    for one in frame.sort_values("n").itertuples():
+        seconds = f"{duration(one.cpu_s)} ({duration(one.wall_s)})"
+        rows[STEPS[one.step][0]][f"n = {one.n:,}"] = f"{seconds}, {one.peak_mb:.0f} MB"
+    return frame_table(pd.DataFrame(rows).T.rename_axis("step"))

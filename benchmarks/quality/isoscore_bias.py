@@ -17,9 +17,7 @@ from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
 
 KEY = ("d", "decay", "rows", "n")
 ROWS = (5, 8, 16, 40, 100, 400)
-WIDTHS = (12, 384, 768)
-SHOWN = (12, 384)
-DECAYS = (1.0, 0.5)  # variance k is k**-decay
+SPECTRA = ((12, 1.0), (12, 0.5), (384, 1.0))  # width and decay: variance k is k**-decay
 NUMBERS = 12_000_000  # maximum of random numbers drawn for each score
 DRAWS = 4_000  # maximum number of draws
 GAUSSIAN, HEAVY = "Gaussian", "t₅"  # the latter is the t distribution of 5 degrees of freedom
@@ -33,8 +31,9 @@ def drawn(kind: str, rng: np.random.Generator, shape: tuple[int, int, int]) -> T
 
 
 def cells() -> Cells:
-    """Yield the mean scores for each width, spectrum, distribution and number of rows."""
-    for key in product(WIDTHS, DECAYS, (GAUSSIAN, HEAVY), ROWS):
+    """Yield the mean scores for each spectrum, distribution and number of rows."""
+    for spectrum, *others in product(SPECTRA, (GAUSSIAN, HEAVY), ROWS):
+        key = (*spectrum, *others)
         yield key, partial(mean_scores, *key)
 
 
@@ -55,7 +54,7 @@ def mean_scores(d: int, decay: float, kind: str, n: int) -> dict[str, float]:
 
 def text(frame: pd.DataFrame) -> str:
     """Return the true score beside mean scores of n rows, those of the plain score in brackets."""
-    shown = frame[frame["d"].isin(SHOWN)].assign(n="n=" + frame["n"].astype(str))
+    shown = frame.assign(n="n=" + frame["n"].astype(str))
     shown["score"] = [f"{c:.3f} ({p:.3f})" for c, p in shown[["corrected", "plain"]].to_numpy()]
     shown["true"] = shown["true"].map("{:.3f}".format)
     shown["decay"] = shown["decay"].map("{:g}".format)

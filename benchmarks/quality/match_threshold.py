@@ -11,36 +11,20 @@ from sklearn.metrics.pairwise import cosine_similarity, paired_cosine_distances
 
 from benchmarks._data import Floats, read_table
 from benchmarks._markdown import markdown_table
-from benchmarks.quality import Cells, _texts as texts
-from benchmarks.quality._checkpoints import CHECKPOINTS, Checkpoint
-from benchmarks.quality._figures import Figure, bootstrapped
-from isoadapt import LogitPreservingWhitening, TeacherReadout, load_checkpoint
+from benchmarks.quality import Cells, _texts as texts, dual_use
+from benchmarks.quality._checkpoints import CHECKPOINTS
+from benchmarks.quality._figures import Figure, bootstrapped, mean
 from isoadapt.metrics import match_threshold
 
 KEY = ("checkpoint", "vectors")
 RATES, MOST = (0.001, 0.0003), 800  # shares of the random pairs, of which the first is shown
 HELD, HERE = "rate on STS-B", "STS-B, its own threshold"
 GRADED = {"STS-B": ("stsb", "test"), "MRPC": ("mrpc", "test"), "RTE": ("rte", "dev")}
-
-
-def preserving(one: Checkpoint, own: list[str]) -> Callable[[Sequence[str]], Floats]:
-    """Return the head's input, whitened without a change of the logits."""
-    adapter = LogitPreservingWhitening(load_checkpoint(one.folder())[1]).fit(one.vectors(own))
-    return lambda rows: adapter.transform(one.vectors(rows))
-
-
-def readout(one: Checkpoint, own: list[str]) -> Callable[[Sequence[str]], Floats]:
-    """Return the base model's vectors as all layers predict them."""
-    embed = partial(one.vectors, blocks=one.readout_blocks())
-    adapter = TeacherReadout().fit(embed(own), one.teacher_vectors(own))
-    return lambda rows: adapter.transform(embed(rows))
-
-
-VECTORS: dict[str, Callable[[Checkpoint, list[str]], Callable[[Sequence[str]], Floats]]] = {
-    "raw": lambda one, own: one.vectors,
-    "LogitPreservingWhitening": preserving,
-    "TeacherReadout": readout,
-    "base model": lambda one, own: one.teacher_vectors,
+VECTORS = {
+    "raw": dual_use.RAW,
+    "LogitPreservingWhitening": dual_use.OWN,
+    "TeacherReadout": dual_use.READOUT,
+    "base model": dual_use.TEACHER,
 }
 
 
@@ -54,7 +38,11 @@ def cells() -> Cells:
 def measure(name: str, vectors: str) -> dict[str, Any]:
     """Take thresholds from the own texts, and from those of STS-B for comparison."""
     own = texts.own_texts(CHECKPOINTS[name].task).fit
-    embed = VECTORS[vectors](CHECKPOINTS[name], own)
+    adapter, columns, _ = dual_use.fitted(dual_use.ROWS[VECTORS[vectors]], CHECKPOINTS[name], own)
+
+    def embed(rows: Sequence[str]) -> Floats:
+        return adapter.transform(columns(rows))
+
     pairs = {task: _cosines(embed, *place) for task, place in GRADED.items()}
     clear = zip(*read_table("stsb", "test"), strict=True)
     first = dict.fromkeys(pair[0] for pair, score in clear if not 1 < score < 4)
@@ -65,7 +53,7 @@ def measure(name: str, vectors: str) -> dict[str, Any]:
         shares = {HELD: [_rate(others, limit.threshold)]}
         for task, (cosines, match) in (pairs | {HERE: pairs["STS-B"]}).items():
             above = cosines > (here if task == HERE else limit).threshold
-            shares[task] = [_share(above[match]), _share(above[~match])]
+            shares[task] = [mean(above[match]), mean(above[~match])]
         found[str(rate)] = {**limit._asdict(), "shares": shares}
     return {"n_own": len(own), "rates": found}
 
@@ -79,10 +67,6 @@ def _cosines(
     A, B = (embed(list(side)) for side in zip(*(pairs[i] for i in clear), strict=True))
     match = labels[clear] == 0 if task == "rte" else labels[clear] >= (4 if task == "stsb" else 1)
     return 1 - paired_cosine_distances(A.astype(np.float64), B.astype(np.float64)), match
-
-
-def _share(above: NDArray[np.bool_]) -> Figure:
-    return bootstrapped(lambda rows: above[rows].mean(), len(above))
 
 
 def _rate(X: Floats, threshold: float) -> Figure:

@@ -27,7 +27,7 @@ REPETITIONS, BLOCK = 200, 10
 BASE_ACCURACY, EFFECT = 0.75, 0.03
 CORRELATIONS = 0.5, 0.6  # of the latent similarity, before and after the planted adapter
 LEVEL = 0.05
-FAMILY = 10  # adapters of the larger family in the table of planted effects
+FOUND = {f"found, family of {n}": n for n in (1, 10)}  # columns of planted effects: adapters
 
 SMALL = 1e-3  # scale of the columns that the planted adapter reads
 N_NOISE, N_FOLDS = 200, 5
@@ -164,18 +164,17 @@ def text(frame: pd.DataFrame) -> str:
         drawn = frame["discordance"].isna() if share is None else frame["discordance"].eq(share)
         blocks = frame.loc[drawn & frame["protocol"].eq(protocol), "trials"]
         trials = pd.json_normalize([trial for block in blocks for trial in block])
-        row = {"protocol": protocol, "rows": "noise"}
+        row = {"protocol": protocol, "rows": "noise", **dict.fromkeys(FOUND, "")}
         if share is None:
             for use in ("classify", "neighbours"):
                 errors = trials[f"p_holm.{use}"].map(min).le(LEVEL)
                 p = binomtest(errors.sum(), len(errors), LEVEL, alternative="greater").pvalue
                 noise.append(f"{protocol}, {use}: {_share(errors)}, p = {p:.3f}")
         else:
+            better = trials["difference.classify"].map(sum) > 0
             row["rows"] = f"planted, {share:.0%} discordant"
-        for family in (1, FAMILY):
-            found = trials["p.classify"].map(min).mul(family).le(LEVEL)
-            found &= trials["difference.classify"].map(sum) > 0
-            row[f"found, family of {family}"] = "" if share is None else _share(found)
+            for title, n in FOUND.items():
+                row[title] = _share(better & trials["p.classify"].map(min).mul(n).le(LEVEL))
         for use, truths in TRUTHS.items():
             for i, kind in enumerate(("score", "difference")):
                 truth, name = truths[share is None], f"{kind}.{use}"

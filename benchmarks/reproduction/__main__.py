@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks._store import HELD, Busy, locked
+from benchmarks._store import locked
 from benchmarks.reproduction._plan import plan, plan_table
 from benchmarks.reproduction._records import record_store, run_cell
 from benchmarks.reproduction._report import PAGE, write_report
@@ -35,7 +35,7 @@ def run_cells(path: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run missing cells and write the report; return 1 if one failed, 2 if another run has them."""
+    """Run missing cells and write the report; return 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduction", description=__doc__)
     parser.add_argument("--report-only", action="store_true", help="run nothing")
     parser.add_argument("--plan", action="store_true", help="print the cells of the plan and end")
@@ -48,12 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = writable_folder(options.out or RECORDS.parent) / RECORDS.name
     code = 0
     if not options.report_only:
-        try:
-            with locked(path):
-                code = run_cells(path)
-        except Busy as busy:
-            print(busy, file=sys.stderr)
-            return HELD
+        with locked(path):
+            code = run_cells(path)
     page = options.out / PAGE.name if options.out else PAGE
     write_report(path, page)
     print(f"report: {page}")

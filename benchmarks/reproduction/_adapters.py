@@ -57,7 +57,7 @@ def adapter_cell(row: Row, job: Job) -> Cell:
 def _figures(row: Row, job: Job) -> dict[str, Any]:
     """Fit to the training embeddings of the base and evaluate on its dev embeddings."""
     data = base_embeddings(job)
-    estimator = row.make_seeded(data.head, job.seed if row.takes_seed() else None)
+    estimator = row.make_seeded(data.head, job.seed)
     found = measure_adapter(estimator, data)
     Z = np.asarray(estimator.transform(data.X_test))
     moments = Moments().update(Z)

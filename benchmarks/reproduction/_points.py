@@ -10,13 +10,13 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from benchmarks._data import BUMPS, bumpy_variances
 from benchmarks.reproduction._records import Cell
 from isoadapt.geometry import Moments
 from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.metrics import isoscore
 
 D = 768
-LARGE = (10.0, 6.0, 4.0, 4.0)  # the first variances; the others are 1
 CLOUD, SHRINKAGE = 250_000, 75_000
 SIZES = (16, 64, 256, 700, 1_536, 4_096, 16_384, 65_536, CLOUD - SHRINKAGE)
 ZETAS = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -31,24 +31,18 @@ SHOWN: dict[str, tuple[str, tuple[int, ...]]] = {  # scores beside each margin: 
 }
 
 
-def variances() -> NDArray[np.float32]:
-    """Return the variances of the points: some large ones, and 1 for the others."""
-    values = np.ones(D, np.float32)
-    values[: len(LARGE)] = LARGE
-    return values
-
-
 @cache
 def truth() -> float:
     """Return the IsoScore of the true covariance."""
-    return isoscore_from_covariance(torch.diag(torch.from_numpy(variances()).double())).item()
+    variances = torch.from_numpy(bumpy_variances(D)).double()
+    return isoscore_from_covariance(torch.diag(variances)).item()
 
 
 def cell(seed: int) -> Cell:
     """Return the cell of a seed: all sample sizes of one set of points."""
     settings = {
         "d": D,
-        "variances": LARGE,
+        "variances": BUMPS,
         "sizes": SIZES,
         "zetas": ZETAS,
         "shrinkage": SHRINKAGE,
@@ -81,7 +75,7 @@ def scores(seed: int) -> dict[str, Any]:
 
 
 def _points(rng: np.random.Generator, n: int) -> Iterator[NDArray[np.float32]]:
-    spread = np.sqrt(variances())
+    spread = np.sqrt(bumpy_variances(D))
     for start in range(0, n, MANY):
         yield rng.standard_normal((min(MANY, n - start), D), np.float32) * spread
 

@@ -3,9 +3,11 @@
 import base64
 import json
 import math
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks._commit import commit
+from benchmarks._places import ROOT
 from benchmarks._store import CellStore
 from benchmarks._versions import versions
 
@@ -65,6 +67,17 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         "commit": commit(),
         "versions": versions(),
     }
+
+
+@cache
+def commit() -> str:
+    """Return the commit, with the suffix "-dirty" if files were changed; else "unknown"."""
+    git = partial(subprocess.check_output, cwd=ROOT, text=True, stderr=subprocess.DEVNULL)
+    try:
+        head = git(["git", "rev-parse", "HEAD"]).strip()
+        return f"{head}-dirty" if git(["git", "status", "--porcelain"]) else head
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def plain(figures: Any) -> Any:

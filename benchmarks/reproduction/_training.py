@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from benchmarks._data import Embeddings, read_table
-from benchmarks._places import RESULTS
+from benchmarks._places import FOLDER
 from benchmarks.reproduction._measuring import (
     Reading,
     embedding_figures,
@@ -45,7 +45,7 @@ from isoadapt.finetune._objective import Watch
 from isoadapt.finetune._penalties import PENALTIES
 from isoadapt.finetune._training import training_arguments
 
-CACHE = RESULTS / "reproduction-cache"
+CACHE = FOLDER / "results" / "reproduction-cache"  # not committed
 MAX_LENGTH = 128
 HELD_OUT = 0.2  # share of the training rows by which recipes, λ and ζ are chosen
 
@@ -129,14 +129,6 @@ class Task(NamedTuple):
     dev_labels: NDArray[Any]
 
 
-class Fitted(NamedTuple):
-    """A fine-tuned model and its log."""
-
-    network: Any
-    tokenizer: Any
-    history: list[dict[str, Any]]
-
-
 def load_task(name: str) -> Task:
     """Read the training rows and the dev set of a task."""
     return Task(*read_table(name, "train"), *read_table(name, "dev"))
@@ -208,8 +200,8 @@ class PaddedTrainer(IsotropyTrainer):
         return PaddedWatch(model, self.isotropy_objective.place)
 
 
-def fine_tune(job: Job, texts: Any, labels: NDArray[Any]) -> Fitted:
-    """Fine-tune; for one seed, all penalties have the same order of rows and the same new head."""
+def fine_tune(job: Job, texts: Any, labels: NDArray[Any]) -> tuple[Any, Any, list[dict[str, Any]]]:
+    """Return network, tokenizer and log; one seed gives one order of rows and one new head."""
     condition = job.condition
     network, tokenizer = _load(job.seed)
     columns = tokenized(tokenizer, texts, MAX_LENGTH)
@@ -240,7 +232,7 @@ def fine_tune(job: Job, texts: Any, labels: NDArray[Any]) -> Fitted:
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return Fitted(network, tokenizer, trainer.state.log_history)
+    return network, tokenizer, trainer.state.log_history
 
 
 def _load(seed: int) -> tuple[Any, Any]:

@@ -32,12 +32,13 @@ def table(monkeypatch, tmp_path):
         path=tmp_path / "few_rows.jsonl",
     )
     monkeypatch.setattr(command, "RECORDS_FOLDER", tmp_path)
+    monkeypatch.setattr(command, "TABLES", ["few_rows"])
     monkeypatch.setattr(command.importlib, "import_module", lambda name: module)
     return module
 
 
 def run(*options):
-    return command.main(["few_rows", *options])
+    return command.main(options)
 
 
 def test_finished_cells_are_kept_and_a_failure_stops_no_other(table, capsys):
@@ -65,8 +66,9 @@ def test_a_second_run_measures_only_what_is_missing_or_asked_for(table, options,
     run(*options)
     assert table.runs == measured
     table.runs.clear()
-    with locked(table.path):
-        assert run("--fresh") == HELD
+    with locked(table.path), pytest.raises(SystemExit) as ended:
+        run("--fresh")
+    assert ended.value.code == HELD
     assert table.runs == []
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks._data import narrow_cone
-from benchmarks.quality import few_rows, trials
-from benchmarks.quality._adapter_rows import ROWS, Unchanged, measure_adapter
+from benchmarks.quality import trials
+from benchmarks.quality._adapter_rows import ROWS, Unchanged, drawn_rows, measure_adapter
 from benchmarks.quality.embeddings_table import drawn
 from isoadapt import LogitPreservingWhitening
 from isoadapt.adapters._heads import fit_head
@@ -49,11 +49,11 @@ def test_draws_are_stratified_and_disjoint_from_the_rows_to_judge():
     assert not np.array_equal(first.X_train, second.X_train)
     np.testing.assert_array_equal(first.X_train, drawn(data, 100, 0).X_train)
     assert drawn(data, "all", None) is data
-    fitting, judging = few_rows.split(data.y_train, 60, 0)
+    fitting, judging = drawn_rows(data.y_train, 60, 0)
     assert len(fitting) == 60
     assert sorted([*fitting, *judging]) == list(range(400))
     assert data.y_train[fitting].mean() == pytest.approx(data.y_train.mean(), abs=1 / 60)
-    assert set(fitting) != set(few_rows.split(data.y_train, 60, 1)[0])
+    assert set(fitting) != set(drawn_rows(data.y_train, 60, 1)[0])
 
 
 @pytest.mark.parametrize("discordance", trials.DISCORDANCES[1:])

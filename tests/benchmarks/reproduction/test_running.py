@@ -4,9 +4,8 @@ import json
 import shutil
 from functools import partial
 
-from benchmarks._commit import commit
 from benchmarks.reproduction import __main__ as reproduce
-from benchmarks.reproduction._records import Cell
+from benchmarks.reproduction._records import Cell, commit
 from benchmarks.reproduction._report import PAGE
 
 ORDER = [(name, seed) for seed in range(3) for name in ("low", "high")]
