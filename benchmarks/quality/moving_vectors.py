@@ -3,6 +3,7 @@
 from collections import namedtuple
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,16 @@ from sklearn.linear_model import RidgeCV
 from benchmarks._data import Floats, read_table
 from benchmarks._markdown import markdown_table
 from benchmarks.quality import Cells, _texts as texts
-from benchmarks.quality._checkpoints import CHECKPOINTS
+from benchmarks.quality._checkpoints import Checkpoint
 from benchmarks.quality._figures import bootstrapped, reciprocal_rank
 from isoadapt import TeacherReadout
 from isoadapt.geometry._neighbours import nearest_neighbours
 
 KEY = ("old", "new", "map", "n")
-ENCODERS = {"all-MiniLM": "cola-minilm", "paraphrase-L3": "cola-l3"}  # classifiers made from them
+ENCODERS = {"all-MiniLM": "minilm", "paraphrase-L3": "paraphrase-l3", "all-mpnet": "mpnet"}
 SIZES, N_DOCUMENTS, N_QUERIES, NEAREST = (300, 1000, 3000, 6000), 2000, 500, 10
 N_PAIRS = 800
-ALONE = ("old encoder alone", "new encoder alone")
-
-
+ALONE = "old encoder alone"
 Space = namedtuple("Space", "common documents queries second first")  # vectors of an encoder
 
 
@@ -36,7 +35,7 @@ def space(encoder: str) -> Space:
     found = texts.drawn(texts.own_texts("cola").fit, sum((max(SIZES), N_DOCUMENTS, N_QUERIES)))
     ends = np.cumsum([max(SIZES), N_DOCUMENTS, N_QUERIES])
     parts = [found[a:b] for a, b in zip((0, *ends), ends, strict=False)]
-    embed = CHECKPOINTS[ENCODERS[encoder]].teacher_vectors
+    embed = Checkpoint("", "cola", ENCODERS[encoder]).teacher_vectors
     return Space(*map(embed, (*parts, *paraphrases()[:2])))
 
 
@@ -50,9 +49,11 @@ def paraphrases() -> tuple[list[str], list[str], NDArray[np.int64]]:
 
 
 def procrustes(old: Floats, new: Floats) -> Callable[[Floats], Floats]:
-    """Return the best rotation."""
-    rotation, _ = orthogonal_procrustes(old, new)
-    return lambda rows: rows @ rotation
+    """Return the best rotation; zeros fill the vectors of less width."""
+    width = max(old.shape[1], new.shape[1])
+    ends = [((0, 0), (0, width - rows.shape[1])) for rows in (old, new)]
+    rotation, _ = orthogonal_procrustes(np.pad(old, ends[0]), np.pad(new, ends[1]))
+    return lambda rows: (np.pad(rows, ends[0]) @ rotation)[:, : new.shape[1]]
 
 
 MAPS: dict[str, Callable[[Floats, Floats], Callable[[Floats], Floats]]] = {
@@ -62,13 +63,20 @@ MAPS: dict[str, Callable[[Floats, Floats], Callable[[Floats], Floats]]] = {
 }
 
 
+SHOWN = [
+    (ALONE, 0),
+    *(("TeacherReadout", n) for n in SIZES),
+    *((name, SIZES[-1]) for name in list(MAPS)[1:]),
+]
+
+
 def cells() -> Cells:
     """Yield each map at each number of common texts, and the old encoder alone."""
-    for old, new in (tuple(ENCODERS), tuple(ENCODERS)[::-1]):
-        yield (old, new, ALONE[0], 0), partial(measure, old, new, None, 0)
-        for n in SIZES:
-            for name in MAPS:
-                yield (old, new, name, n), partial(measure, old, new, name, n)
+    first, *others = ENCODERS
+    for old, new in [pair for other in others for pair in ((first, other), (other, first))]:
+        yield (old, new, ALONE, 0), partial(measure, old, new, None, 0)
+        for n, name in product(SIZES, MAPS):
+            yield (old, new, name, n), partial(measure, old, new, name, n)
 
 
 def measure(old: str, new: str, name: str | None, n: int) -> dict[str, Any]:
@@ -95,16 +103,18 @@ def _nearest(documents: Floats, queries: Floats) -> NDArray[np.int64]:
 
 
 def text(frame: pd.DataFrame) -> str:
-    """Return a row for each map and direction, with a column for each number of common texts."""
+    """Return a row for each direction; the maps are compared at the most common texts."""
     lines = []
-    for (old, new, name), own in frame.groupby(["old", "new", "map"], sort=False):
-        shown = {row.n: f"{row.recall[0]:.3f} | {row.mrr[0]:.3f}" for row in own.itertuples()}
-        if name == ALONE[0]:
-            best = f"1 | {own['new_mrr'].iloc[0][0]:.3f}"
-            lines.append([f"{old} → {new}", ALONE[1], best, *[""] * (len(SIZES) - 1)])
-        values = [shown.get(n, "") for n in SIZES] if name in MAPS else [shown[0], *[""] * 3]
-        lines.append([f"{old} → {new}", name, *values])
-    header = ["direction", "map", *(f"{n:,} common texts" for n in SIZES)]
+    for (old, new), own in frame.groupby(["old", "new"], sort=False):
+        shown = {(r.map, r.n): f"{r.recall[0]:.3f} | {r.mrr[0]:.3f}" for r in own.itertuples()}
+        best = f"1 | {own['new_mrr'].iloc[0][0]:.3f}"
+        lines.append([f"{old} → {new}", best, *(shown[cell] for cell in SHOWN)])
+    header = [
+        "recall | MRR",
+        "new encoder alone",
+        ALONE,
+        *(f"{name}, {n:,}" for name, n in SHOWN[1:]),
+    ]
     error = max(pair[1] for name in ("recall", "mrr", "new_mrr") for pair in frame[name])
     errors = f"Standard errors, by 200 bootstrap samples of the queries, are at most {error:.3f}."
     return f"{markdown_table(header, lines)}\n\n{errors}"
