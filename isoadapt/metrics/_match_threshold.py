@@ -52,7 +52,8 @@ def match_threshold(
     Raises
     ------
     ValueError
-        If `rate` is not less than 1, or less than one of the pairs; or a value is not finite.
+        If `rate` is not less than 1, or less than one of the pairs; if all rows of X or of the
+        queries are equal; or a value is not finite.
 
     Notes
     -----
@@ -98,7 +99,10 @@ def _different_rows(X: ArrayLike, name: str) -> NDArray[np.float64]:
     points = unit_rows(
         as_points(_safe_indexing(rows, np.sort(chosen)), name, min_features=1)
     ).numpy()
-    return points[first_of_equal(copy_hashes(points))]
+    points = points[first_of_equal(copy_hashes(points))]
+    if len(points) < 2:
+        raise ValueError(f"all rows of {name} are equal, up to their lengths: pass others")
+    return points
 
 
 def _exceeded(cosines: NDArray[np.float64], rate: float) -> float:
