@@ -21,9 +21,11 @@ from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._pooling import READOUT
+from isoadapt.encoders._texts import as_texts
 from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.heads import LinearHead
 from isoadapt.metrics import MatchThreshold, match_threshold
+from isoadapt.metrics._match_threshold import drawn
 from isoadapt.metrics._report_text import PARTLY
 
 __all__ = ["AdaptedEncoder"]
@@ -331,7 +333,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`. They need no labels.
+            Texts, as for :meth:`fit`. They need no labels. At most 4,000, which are drawn with a
+            fixed seed, are encoded, and at most 4,000 of `queries`.
         rate : float, default=0.001
             Share of the random pairs, between 0 and 1.
         queries : sequence of str or of pairs of str, default=None
@@ -342,8 +345,11 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         MatchThreshold
             Named tuple (threshold, ci_low, ci_high) of :func:`~isoadapt.metrics.match_threshold`.
         """
-        asked = None if queries is None else self.transform(queries)
-        return match_threshold(self.transform(X), rate, asked)
+
+        def vectors(texts: Any) -> NDArray[Any]:
+            return self.transform(drawn(as_texts(texts).items()))
+
+        return match_threshold(vectors(X), rate, None if queries is None else vectors(queries))
 
     @property
     def head_(self) -> LinearHead | None:  # noqa: D102 - an attribute, documented above

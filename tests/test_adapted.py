@@ -35,7 +35,7 @@ from isoadapt import (
 )
 from isoadapt.encoders import release
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
-from isoadapt.metrics import match_threshold
+from isoadapt.metrics import _match_threshold, match_threshold
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import (
     WORDS,
@@ -116,12 +116,15 @@ class TestParts:
             np.testing.assert_array_equal(found, wanted)
         assert encoded == [60]
 
-    def test_a_match_threshold_is_that_of_the_adapted_vectors(self, fitted):
-        Z = fitted.transform(TEXTS)
+    def test_a_match_threshold_is_that_of_the_adapted_vectors(self, fitted, monkeypatch):
+        monkeypatch.setattr(_match_threshold, "_ROWS", 50)
+        Z, transform, sizes = fitted.transform(TEXTS), fitted.transform, set()
+        monkeypatch.setattr(fitted, "transform", lambda X: sizes.add(len(X)) or transform(X))
         for texts in (None, TEXTS[:20]):
-            queries = None if texts is None else fitted.transform(texts)
+            queries = None if texts is None else transform(texts)
             expected = match_threshold(Z, 0.01, queries)
             assert fitted.match_threshold(TEXTS, 0.01, texts) == pytest.approx(expected)
+        assert sizes == {20, 50}  # of the 60 texts, those that are drawn are encoded
 
     def test_weights_and_groups_reach_the_adapter_and_the_score(self, taught, teacher):
         model, inner = clone(taught).set_params(adapter__ridge="auto"), TeacherReadout(taught.head_)

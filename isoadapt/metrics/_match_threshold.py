@@ -1,10 +1,11 @@
 """A cosine above which two texts match, from vectors without labels."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _num_samples
 
 from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.copies import copy_hashes, first_of_equal
@@ -92,13 +93,15 @@ def match_threshold(
     return MatchThreshold(threshold, low, high)
 
 
+def drawn(rows: Any) -> Any:
+    """Return at most `_ROWS` rows, drawn with a fixed seed, in their order."""
+    chosen = np.random.default_rng(0).permutation(_num_samples(rows))[:_ROWS]
+    return _safe_indexing(rows, np.sort(chosen))
+
+
 def _different_rows(X: ArrayLike, name: str) -> NDArray[np.float64]:
     """Unit vectors (n, d) of at most `_ROWS` rows, without copies."""
-    rows = as_matrix(X, name)
-    chosen = np.random.default_rng(0).permutation(rows.shape[0])[:_ROWS]
-    points = unit_rows(
-        as_points(_safe_indexing(rows, np.sort(chosen)), name, min_features=1)
-    ).numpy()
+    points = unit_rows(as_points(drawn(as_matrix(X, name)), name, min_features=1)).numpy()
     points = points[first_of_equal(copy_hashes(points))]
     if len(points) < 2:
         raise ValueError(f"all rows of {name} are equal, up to their lengths: pass others")
