@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,9 +63,11 @@ def sentence(rows: Sequence[Row]) -> str:
     if explained:
         clauses.append(_no_credit(base, explained, use, bool(better)))
     if not (better or explained):
+        n = sum(math.isnan(row["p_holm"]) for row in rows if row["kind"] == ADAPTER)
+        few = f" ({n} untested, because too few rows, pairs or queries change)" if n else ""
         clauses.append(
             f"none of the adapters raised the {use.metric}, {base['score']:.3f} without one, "
-            "beyond noise"
+            f"beyond noise{few}"
         )
     if worse:
         lowest = f"{_name(worse[-1])} the most, " if len(worse) > 1 else ""
