@@ -303,10 +303,10 @@ class TeacherReadout(BaseAdapter):
         if len(total) == p + 1:
             warn("y has one column: TeacherReadout needs vectors of a teacher, not labels")
         elif not self.r2_ >= _POOR:  # NaN if the vectors are all equal, or the rows in one fold
+            other = "compare with LogitPreservingWhitening, " if head is not None else ""
             warn(
                 f"R² of the teacher's vectors is {self.r2_:.2f} in held-out rows. Below {_POOR}, "
-                "LogitPreservingWhitening may be better: compare with it, fit to more texts, or "
-                "check that X and y are of the same texts"
+                f"{other}fit to more texts, or check that X and y are of the same texts"
             )
         coef, mean = next(standardised_path(total, p, [self.ridge_])), total.mean.numpy()
         self.readout_ = Affine(coef.T.copy(), mean[p:] - mean[:p] @ coef)
