@@ -37,14 +37,7 @@ from isoadapt.encoders import release
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.metrics import _match_threshold, match_threshold
 from isoadapt.model_selection import AdapterSearchCV
-from tests.tiny_models import (
-    WORDS,
-    logits_of,
-    make_model,
-    make_tokenizer,
-    save_model,
-    save_pair,
-)
+from tests.tiny_models import WORDS, logits_of, make_model, make_tokenizer, save_model, save_pair
 
 rng = np.random.default_rng(0)
 TEXTS = [" ".join(rng.choice(WORDS, size=rng.integers(2, 9))) for _ in range(60)]

@@ -86,7 +86,7 @@ def _match(X: Any, full: bool) -> _Result:
 
     with suppress(ValueError):
         found = match_threshold(X)
-        line = "\n  match threshold    {:.4f} ({:.4f} to {:.4f}), exceeded by 0.1 % of random pairs"
+        line = "\n  match threshold    {:.6f} ({:.6f} to {:.6f}), exceeded by 0.1 % of random pairs"
         return line.format(*found) if full else "", {"match_threshold": found._asdict()}
     return "", {"match_threshold": None}
 

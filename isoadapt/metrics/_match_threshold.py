@@ -53,8 +53,7 @@ def match_threshold(
     Raises
     ------
     ValueError
-        If `rate` is not less than 1, or less than one of the pairs; if all rows of X or of the
-        queries are equal; or a value is not finite.
+        If `rate` is not below 1, or is below one of the pairs; if rows are all equal or not finite.
 
     Notes
     -----
