@@ -186,7 +186,7 @@ def label_columns(where: object, names: Iterable[str], label: Any) -> list[str]:
     chosen = [label] if isinstance(label, str) else list(label or ())
     found = [each for name in chosen if (each := _find(names, name)) is not None]
     if len(found) < len(chosen) and (label != "label" or label in names):  # in it twice
-        label = ", ".join(chosen)
+        label = ", ".join(each for each in chosen if _find(names, each) is None)
         raise ValueError(f"label={label!r} is not one column of {where}; it has {listed([*names])}")
     return found
 
@@ -223,8 +223,8 @@ def _cells(where: object, column: pd.Series, blank: bool = True) -> dict[str, An
             raise ValueError(f"{place} is empty: fill it in, or drop the row")
         if not isinstance(cell, str | Number):
             raise ValueError(
-                f"{place} holds {shown(cell)}, neither a text nor a number: convert it; for "
-                "several labels a row, call fit in Python with the matrix of MultiLabelBinarizer"
+                f"{place} holds {shown(cell)}, neither a text nor a number: convert it; several "
+                "labels a row need a column of 0 and 1 for each, as MultiLabelBinarizer makes them"
             )
         if re.search("[\ud800-\udfff]", str(cell)):
             raise ValueError(f"{place} is not in UTF-8, but perhaps in Latin-1: convert the file")
