@@ -55,22 +55,18 @@ def make_rows(
     rows = []
     for use, tests in _tests(measured, data, plan).items():
         own = [_row(use, method, tests) for method in methods if method.name in tests.evidence]
+        adapters = [row for row in own if row["kind"] == ADAPTER]
         for column in ("p", "control_p"):
-            adapters = [row for row in own if row["kind"] == ADAPTER]
             adjusted = holm([row[f"{column}_value"] for row in adapters])
             for row, value in zip(adapters, adjusted, strict=True):
                 row[f"{column}_holm"] = value
         rows += [row | figures[row["adapter"]] for row in own]
-        if untested := [row["adapter"] for row in own if _is_untested(row)]:
+        if untested := [row["adapter"] for row in adapters if math.isnan(row["p_value"])]:
             warn(
                 f"{use}: fewer than {FEWEST_UNITS} independent rows, pairs or queries change, "
                 f"which is too few to test: {', '.join(map(repr, untested))}"
             )
     return rows
-
-
-def _is_untested(row: Mapping[str, Any]) -> bool:
-    return math.isnan(row["p_value"]) and not math.isnan(row["difference"])
 
 
 def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
