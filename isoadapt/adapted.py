@@ -333,8 +333,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`. They need no labels. At most 4,000, which are drawn with a
-            fixed seed, are encoded, and at most 4,000 of `queries`.
+            Texts, as for :meth:`fit`, without labels. Of more than 4,000, a sample is encoded.
         rate : float, default=0.001
             Share of the random pairs, between 0 and 1.
         queries : sequence of str or of pairs of str, default=None

@@ -56,16 +56,21 @@ def check_unnamed_head(folder: Path) -> None:
         )
 
 
-def check_task(folder: Path) -> None:
+def check_task(folder: Path, weights: Path) -> None:
     """Raise ValueError if the last layer of a checkpoint is for another task than classification.
 
     Its weights can have the names and shapes of a classifier of texts.
     """
-    classes = _classes(folder)
+    if (task := (read_adapter(folder) or {}).get("task_type")) in ("TOKEN_CLS", "QUESTION_ANS"):
+        raise ValueError(
+            f"model={str(folder)!r} is a PEFT adapter for {task}, which does not classify texts: "
+            "merge it with merge_and_unload, and choose pooling='mean' for its hidden states"
+        )
+    classes = _classes(weights)
     other = next(filter(_OTHER_HEAD.search, classes), None)
     if other and not any(CLASSIFIES in name for name in classes):
         raise ValueError(
-            f"{folder / 'config.json'} names the class {other}, which does not classify texts; "
+            f"{weights / 'config.json'} names the class {other}, which does not classify texts; "
             "choose pooling='mean' for its hidden states"
         )
 

@@ -115,7 +115,7 @@ def _load(
     weights, tokenizer_dir = transformer_folder(base or folder), tokenizer_folder(folder)
     check_files(weights, tokenizer_dir)
     if head:
-        check_task(weights)
+        check_task(folder, weights)
     read = partial(checked_read, folder)
     options = use_options(code)
     kind = read("weights", lambda: model_class(weights, head))

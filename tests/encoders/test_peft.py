@@ -129,6 +129,9 @@ def test_without_a_task_the_saved_head_decides(lora, tmp_path):
     np.testing.assert_array_equal(TransformerEncoder(tmp_path).transform(TEXTS), expected)
     mean = TransformerEncoder(tmp_path, pooling="mean").transform(TEXTS)
     assert np.abs(mean - TransformerEncoder(lora[0]).transform(TEXTS)).max() > 1e-2
+    edit(tmp_path, CONFIG, task_type="TOKEN_CLS")
+    with pytest.raises(ValueError, match="adapter for TOKEN_CLS, which does not classify texts"):
+        load_checkpoint(tmp_path)
 
 
 def test_code_of_a_base_on_the_hub_is_downloaded_if_trusted(copied, monkeypatch):
