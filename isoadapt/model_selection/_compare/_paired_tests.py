@@ -14,7 +14,7 @@ from scipy.stats import binomtest, t
 
 LEVEL = 0.05
 ROUNDING = 1e-9  # smaller differences of scores count as zero
-FEWEST_UNITS = 30  # that change, from which a t test holds its level where a few change much
+FEWEST_UNITS = 30  # that change, so that a t test holds its level if a tenth change much
 _MOSTLY = 0.9  # of the changed units; a few may be of equal rows with different labels
 _FEW_CHANGES = 10  # changed units below which accuracies are compared by McNemar's exact test
 
