@@ -87,7 +87,8 @@ def text(frame: pd.DataFrame) -> str:
     for record in frame.to_dict("records"):
         found = record["rates"][str(RATES[0])]
         limits = (found[name] for name in ("threshold", "ci_low", "ci_high"))
-        line = [record["checkpoint"], record["vectors"], "{:.4f} ({:.4f}–{:.4f})".format(*limits)]
+        shown = "{:.6f} ({:.6f}–{:.6f})".format(*limits)
+        line = [record["checkpoint"], record["vectors"], shown]
         for task, pairs in found["shares"].items():
             line.append(" | ".join(f"{pair[0]:.{3 + (task == HELD)}f}" for pair in pairs))
             errors[task == HELD] += [pair[1] for pair in pairs]
