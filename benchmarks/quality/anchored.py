@@ -1,0 +1,133 @@
+"""Repair after fine-tuning against an anchor during it, that of `examples/anchored_finetuning.py`.
+
+MiniLM is fine-tuned on four fifths of the training rows; the other fifth chooses the weight of the
+anchor, the largest whose mean accuracy is at most one standard error below that without an anchor.
+"""
+
+import runpy
+import time
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from transformers import AutoTokenizer
+
+from benchmarks._markdown import markdown_table
+from benchmarks._places import ROOT
+from benchmarks.quality import Cells, _figures as figures, _texts as texts
+from benchmarks.quality._checkpoints import CHECKPOINTS, EPOCHS, MANY, MAX_LENGTH, N_TRAINING
+from benchmarks.quality._encoders import encoder_folder
+from isoadapt import LogitPreservingWhitening, TeacherReadout, load_checkpoint
+
+KEY = ("task", "lam", "seed")
+TASKS = ("sst2_sentence", MANY, "cola", "mrpc")
+WEIGHTS, SEEDS = (0.0, 0.1, 1.0, 10.0), (0, 1, 2)
+RECIPE: dict[str, Any] = {
+    "per_device_train_batch_size": 32,
+    "warmup_steps": 0.05,
+    "train_sampling_strategy": "group_by_length",
+    "logging_strategy": "no",
+    "disable_tqdm": True,
+    "dataloader_pin_memory": False,
+}
+FEW = {"num_train_epochs": EPOCHS, "learning_rate": 1e-4}  # where few rows are fine-tuned on
+ALL = {"num_train_epochs": 3, "learning_rate": 5e-5}
+MAPS = RAW, OWN, READOUT, MEAN = "raw", "LogitPreservingWhitening", "TeacherReadout", "mean pooling"
+base_vectors = CHECKPOINTS["cola-minilm"].teacher_vectors
+
+
+def cells() -> Cells:
+    """Yield the cells of each weight, for each task and seed."""
+    for lam, task, seed in product(WEIGHTS, TASKS, SEEDS):
+        yield (task, lam, seed), partial(_cell, task, lam, seed)
+
+
+def _cell(task: str, lam: float, seed: int) -> dict[str, Any]:
+    of_task = texts.finetuning_rows if task in N_TRAINING else texts.training_rows
+    rows, labels = (texts.drawn(part, len(part)) for part in of_task(task))
+    n_train = round(0.8 * len(rows))
+    started = time.process_time()
+    model = _finetune(task, rows[:n_train], labels[:n_train], lam, seed)
+    minutes = (time.process_time() - started) / 60
+    own, test, search = texts.own_texts(task), texts.similarity("test"), texts.entailment_search()
+    encoder, head = load_checkpoint(model, pooling="readout", max_length=MAX_LENGTH)
+    d = head.n_features_in_
+    is_mean = np.array(["layer6_mean" in name for name in encoder.get_feature_names_out()])
+    fit = encoder.transform(own.fit)
+    whitening = LogitPreservingWhitening(head).fit(fit[:, :d])
+    readout = TeacherReadout(head).fit(fit, base_vectors(own.fit))
+    maps: dict[str, Any] = {
+        RAW: lambda X: X[:, :d],
+        OWN: lambda X: whitening.transform(X[:, :d]),
+        READOUT: readout.transform,
+        MEAN: lambda X: X[:, is_mean],
+    }
+    asked, searched = encoder.transform(search.queries), encoder.transform(search.documents)
+    pairs, index = [encoder.transform(part) for part in test[:2]], base_vectors(search.documents)
+    found = {
+        name: (
+            figures.similarity(of(pairs[0]), of(pairs[1]), test.scores),
+            figures.reciprocal_rank(of(asked), of(searched), search.relevant, 10),
+            figures.reciprocal_rank(of(asked), index, search.relevant, 10),
+        )
+        for name, of in maps.items()
+    }
+    predicted, judged = (
+        head.predict(encoder.transform(x)[:, :d]) for x in (own.inputs, rows[n_train:])
+    )
+    return {
+        "own task": figures.agreement(own.labels, predicted, matthews=task == "cola")[0],
+        "held out": float(np.equal(judged, labels[n_train:]).mean()),
+        "n held out": len(judged),
+        "figures": {name: [value for value, _ in of] for name, of in found.items()},
+        "predicted": predicted.tolist(),
+        "minutes": minutes,
+    }
+
+
+def _finetune(task: str, rows: list[Any], labels: list[Any], lam: float, seed: int) -> Any:
+    """Fine-tune the base model and return it with its tokenizer."""
+    example = runpy.run_path(str(ROOT / "examples" / "anchored_finetuning.py"))
+    base = encoder_folder("minilm")
+    tokenizer: Any = AutoTokenizer.from_pretrained(base)
+    parts = ([row] if isinstance(row, str) else row for row in rows)
+    tokens = [tokenizer(*part, truncation=True, max_length=128) for part in parts]
+    anchor = {"anchor": example["Anchor"](base_vectors(rows)), "lam": lam} if lam else {}
+    recipe = RECIPE | (FEW if task in N_TRAINING else ALL)
+    return example["finetune"](base, tokens, labels, seed=seed, **anchor, **recipe)
+
+
+def text(frame: pd.DataFrame) -> str:
+    """Return a row for each task and weight: means over the seeds."""
+    lines = []
+    for (task, lam), own in frame.groupby(["task", "lam"]):
+        of_task = frame[frame["task"].eq(task)]
+        plain = of_task[of_task["lam"].eq(0)].set_index("seed")["predicted"]
+        changed = [
+            np.mean(np.not_equal(record.predicted, plain[seed]))
+            for record in own.itertuples()
+            for seed in ([record.seed] if lam else plain.index.drop(record.seed))
+        ]
+        numbers = [own["held out"].mean(), np.mean(changed)]
+        uses = [np.mean([found[name] for found in own["figures"]], axis=0) for name in MAPS]
+        weight = f"{lam:g} (chosen)" if lam == _chosen(of_task) else f"{lam:g}"
+        score = f"{own['own task'].mean():.3f} ± {own['own task'].std():.3f}".removesuffix(" ± nan")
+        line = [task, weight, score, *(f"{each:.3f}" for each in numbers)]
+        line += [" · ".join(f"{use:.3f}" for use in of) for of in uses]
+        lines.append([*line, f"{own['minutes'].mean():.1f}", f"{len(own)}"])
+    header = ("task", "λ", "own task", "held out", "changed", *MAPS, "training, min", "seeds")
+    uses = frame["figures"].map(lambda found: [found[name] for name in MAPS])
+    groups = [np.stack(of.tolist()) for _, of in uses.groupby([frame["task"], frame["lam"]])]
+    spread = max(of.std(axis=0, ddof=1).max() for of in groups if len(of) > 1)
+    return (
+        f"{markdown_table(header, lines)}\n\nLargest standard deviation over seeds: {spread:.3f}."
+    )
+
+
+def _chosen(of_task: pd.DataFrame) -> float:
+    """Return the weight that the rows held out choose."""
+    accuracy = of_task.groupby("lam")["held out"].mean()
+    error = np.sqrt(accuracy[0.0] * (1 - accuracy[0.0]) / of_task["n held out"].iloc[0])
+    return float(accuracy.index[accuracy >= accuracy[0.0] - error].max())
