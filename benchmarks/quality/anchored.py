@@ -17,23 +17,16 @@ from transformers import AutoTokenizer
 from benchmarks._markdown import markdown_table
 from benchmarks._places import ROOT
 from benchmarks.quality import Cells, _figures as figures, _texts as texts
-from benchmarks.quality._checkpoints import CHECKPOINTS, EPOCHS, MANY, MAX_LENGTH, N_TRAINING
+from benchmarks.quality._checkpoints import ARGUMENTS, CHECKPOINTS, MANY, MAX_LENGTH, N_TRAINING
 from benchmarks.quality._encoders import encoder_folder
 from isoadapt import LogitPreservingWhitening, TeacherReadout, load_checkpoint
 
 KEY = ("task", "lam", "seed")
 TASKS = ("sst2_sentence", MANY, "cola", "mrpc")
 WEIGHTS, SEEDS = (0.0, 0.1, 1.0, 10.0), (0, 1, 2)
-RECIPE: dict[str, Any] = {
-    "per_device_train_batch_size": 32,
-    "warmup_steps": 0.05,
-    "train_sampling_strategy": "group_by_length",
-    "logging_strategy": "no",
-    "disable_tqdm": True,
-    "dataloader_pin_memory": False,
-}
-FEW = {"num_train_epochs": EPOCHS, "learning_rate": 1e-4}  # where few rows are fine-tuned on
-ALL = {"num_train_epochs": 3, "learning_rate": 5e-5}
+SET_BY_THE_EXAMPLE = ("seed", "save_strategy", "report_to", "use_cpu")
+FEW = {name: value for name, value in ARGUMENTS.items() if name not in SET_BY_THE_EXAMPLE}
+ALL = FEW | {"num_train_epochs": 3, "learning_rate": 5e-5}  # where all rows are fine-tuned on
 MAPS = RAW, OWN, READOUT, MEAN = "raw", "LogitPreservingWhitening", "TeacherReadout", "mean pooling"
 base_vectors = CHECKPOINTS["cola-minilm"].teacher_vectors
 
@@ -95,7 +88,7 @@ def _finetune(task: str, rows: list[Any], labels: list[Any], lam: float, seed: i
     parts = ([row] if isinstance(row, str) else row for row in rows)
     tokens = [tokenizer(*part, truncation=True, max_length=128) for part in parts]
     anchor = {"anchor": example["Anchor"](base_vectors(rows)), "lam": lam} if lam else {}
-    recipe = RECIPE | (FEW if task in N_TRAINING else ALL)
+    recipe = FEW if task in N_TRAINING else ALL
     return example["finetune"](base, tokens, labels, seed=seed, **anchor, **recipe)
 
 
