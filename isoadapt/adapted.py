@@ -21,7 +21,6 @@ from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._pooling import READOUT
-from isoadapt.encoders._texts import as_texts
 from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.heads import LinearHead
 from isoadapt.metrics import MatchThreshold, match_threshold
@@ -346,7 +345,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
 
         def vectors(texts: Any) -> NDArray[Any]:
-            return self.transform(drawn(as_texts(texts).items()))
+            return self.transform(texts if isinstance(texts, str) else drawn(texts))
 
         return match_threshold(vectors(X), rate, None if queries is None else vectors(queries))
 

@@ -323,7 +323,8 @@ class TestOwnParts:
         with pytest.warns(UserWarning, match=r"holds only \d+\.\d% of the variance"):
             AdaptedEncoder(Noise(), Whitening()).fit(TEXTS)
         with warnings.catch_warnings(action="error"):
-            AdaptedEncoder(Noise(9.0), Whitening()).fit(TEXTS)
+            model = AdaptedEncoder(Noise(9.0), Whitening()).fit(np.eye(60))
+        assert -1 < model.match_threshold(np.eye(60), 0.1).threshold < 1  # of what are no texts
 
     @pytest.mark.parametrize("adapter", OTHERS, ids=repr)
     def test_transformers_of_scikit_learn_with_a_head(self, adapter, checkpoint, split, tmp_path):
