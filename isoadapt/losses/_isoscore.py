@@ -120,9 +120,10 @@ class IsoScoreLoss(nn.Module):
             degenerate = degenerate | (torch.as_tensor(self.zeta, device=score.device) == 0)
         if degenerate.device.type != "cpu" or degenerate.any():  # a GPU would be waited for
             degenerate = degenerate & _has_finite_squares(Z.detach().to(score.dtype))
-        # Points may lie on another device than the module.
-        self.n_degenerate = self.n_degenerate.to(Z.device) + degenerate.sum()
-        score = score.masked_fill(degenerate, 1.0).clamp(_FLOOR, 1)
+            # Points may lie on another device than the module.
+            self.n_degenerate = self.n_degenerate.to(Z.device) + degenerate.sum()
+            score = score.masked_fill(degenerate, 1.0)
+        score = score.clamp(_FLOOR, 1)
         return -score.log() if self.form == "log" else 1 - score
 
 
