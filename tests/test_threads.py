@@ -10,9 +10,11 @@ import pytest
 import torch
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-from isoadapt import IsotropyLayer, LinearHead
+from isoadapt import IsotropyLayer, LinearHead, TransformerEncoder
 from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt.adapters._engine._loop import one_thread
+from isoadapt.encoders import _opened
+from tests.tiny_models import make_model, make_tokenizer
 
 
 def in_new_thread(function):
@@ -138,3 +140,24 @@ def test_small_steps_run_in_one_in_four_threads_of_which_one_raises():
         assert list(pool.map(fit_in_thread, watches)) == [3] * 4
     assert [watch.seen for watch in watches] == [{(1, 1)}] * 4
     assert counts() == (3, 3, 2)
+
+
+@pytest.mark.parametrize(("n", "n_texts", "each"), [(4, 40, 2), (4, 15, 4), (3, 40, 3)])
+def test_many_texts_are_encoded_in_two_threads_that_share_those_of_torch(
+    monkeypatch, n, n_texts, each
+):
+    torch.set_num_threads(n)
+    texts = [" ".join(["cat", "dog"] * (1 + i)) for i in range(n_texts)]
+    seen, embed = [], _opened.embed_batch
+    monkeypatch.setattr(
+        _opened,
+        "embed_batch",
+        lambda *args: seen.append((args[0], torch.get_num_threads())) or embed(*args),
+    )
+    encoder = TransformerEncoder((make_model(), make_tokenizer()), batch_tokens=64)
+    alone = np.concatenate([encoder.transform([text]) for text in texts])
+    seen.clear()
+    np.testing.assert_allclose(encoder.transform(texts), alone, atol=1e-6)
+    assert {number for _, number in seen} == {each}
+    assert len({id(backbone) for backbone, _ in seen}) == n // each
+    assert counts() == (n, n, 2)

@@ -1,7 +1,10 @@
 """Tokens to vectors: batches with a token budget, and the forward pass."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,8 @@ from isoadapt.encoders._tokenization import Tokens
 
 _HELD = 64  # batches of vectors left on the device before they are copied to the host
 _CPU_TOKENS_PER_THREAD = 512
+_AHEAD = 4  # batches that threads are given in advance
+_LEAST_TEXTS = 16  # that two threads share
 # In a batch of both, the first text is padded, also with a tokenizer of characters.
 PAIR = Texts(["It was far.", "It was far, and then the road ran on under the trees by a river."])
 
@@ -44,6 +49,42 @@ def embed_batches(
                 continue
             yield tokens.order[start:stop], embedded
             start = stop
+
+
+def embed_in_threads(
+    blocks: Iterable[Tokens], embeds: Sequence[Embed], batch_tokens: int, equal_lengths: bool
+) -> Generator[Batch, None, None]:
+    """Yield the batches of blocks, which the functions compute by turns, each in its own thread.
+
+    They share torch's threads and the budget: fewer threads of torch wait for each other then.
+    """
+    if len(embeds) == 1:
+        yield from embed_batches(blocks, embeds[0], batch_tokens, equal_lengths)
+        return
+    n, set_number = torch.get_num_threads(), torch.set_num_threads
+    part = max(1, n // len(embeds))
+    with ExitStack() as stack:
+        threads = [ThreadPoolExecutor(1, "", set_number, (part,)) for _ in embeds]
+        for thread in threads:
+            stack.callback(thread.shutdown, cancel_futures=True)
+            thread.submit(torch.get_num_threads).result()  # makes the number that of the thread
+        set_number(n)  # that of threads to come
+        turns, waiting = cycle(zip(threads, embeds, strict=True)), deque[Any]()
+
+        def submit(batch: dict[str, Tensor]) -> Any:
+            thread, embed = next(turns)
+            return thread.submit(embed, batch)
+
+        for tokens in blocks:
+            n_tokens = int(tokens.lengths.sum())
+            share = -(-n_tokens // (len(embeds) * -(-n_tokens // batch_tokens)))
+            for batch in embed_batches([tokens], submit, share, equal_lengths):
+                waiting.append(batch)
+                if len(waiting) > _AHEAD:
+                    rows, future = waiting.popleft()
+                    yield rows, future.result()
+        for rows, future in waiting:
+            yield rows, future.result()
 
 
 def write_vectors(
@@ -136,3 +177,10 @@ def token_budget(batch_tokens: int, device: torch.device) -> int:
     if device.type != "cpu":
         return batch_tokens
     return min(batch_tokens, _CPU_TOKENS_PER_THREAD * torch.get_num_threads())
+
+
+def fills_two_threads(texts: Texts, device: torch.device, batch_tokens: int) -> bool:
+    """Whether texts on a CPU give each of two threads, with half of torch's each, enough to do."""
+    shared = device.type == "cpu" and torch.get_num_threads() % 2 == 0
+    enough = len(texts) >= _LEAST_TEXTS and texts.lengths().sum() > 4 * batch_tokens
+    return shared and bool(enough)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -12,12 +12,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import (
     PAIR,
     embed_batch,
-    embed_batches,
+    embed_in_threads,
     explained_failure,
+    fills_two_threads,
     to_device,
     token_budget,
     write_vectors,
@@ -126,8 +127,15 @@ class Opened:
         """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
         budget = token_budget(self.batch_tokens, self.backbone.model.device)
-        with closing(tokenize_blocks(texts, self.tokens)) as blocks:  # ends their thread
-            batches = embed_batches(blocks, self._embed, budget, self.equal_lengths)
+        embeds = [self._embed]
+        if fills_two_threads(texts, self.backbone.model.device, budget):
+            # A pass may change buffers, such as those of dynamic rotary embeddings.
+            model = eval_copy(self.backbone.model)
+            embeds.append(replace(self, backbone=replace(self.backbone, model=model))._embed)
+        with (
+            closing(tokenize_blocks(texts, self.tokens)) as blocks,  # ends their thread
+            closing(embed_in_threads(blocks, embeds, budget, self.equal_lengths)) as batches,
+        ):
             write_vectors(batches, vectors, progress)
         return vectors
 

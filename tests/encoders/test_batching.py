@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isoadapt.encoders import _batching, _tokenization
-from isoadapt.encoders._batching import embed_batches, write_vectors
+from isoadapt.encoders._batching import embed_in_threads, write_vectors
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, tokenize_blocks
 
@@ -30,10 +30,13 @@ def sum_of_tokens(batch):
     return batch["input_ids"].sum(1, keepdim=True).float()
 
 
-def run(corpus=CORPUS, embed=sum_of_tokens, reader=read, progress=lambda rows: None):
+def run(n=1, corpus=CORPUS, embed=sum_of_tokens, reader=read, progress=lambda rows: None):
     out = np.full((len(corpus), 1), np.nan, dtype=np.float32)
-    with closing(tokenize_blocks(Texts(corpus), reader)) as blocks:
-        write_vectors(embed_batches(blocks, embed, 20, False), out, progress)
+    with (
+        closing(tokenize_blocks(Texts(corpus), reader)) as blocks,
+        closing(embed_in_threads(blocks, [embed] * n, 20, False)) as batches,
+    ):
+        write_vectors(batches, out, progress)
     return out[:, 0].tolist()
 
 
@@ -41,12 +44,12 @@ def threads():
     return {thread for thread in threading.enumerate() if "ThreadPool" in thread.name}
 
 
-@pytest.mark.parametrize(("block", "held"), [(1, 5), (4, 1), (1000, 1)])
-def test_every_text_gets_its_own_vector(monkeypatch, block, held):
+@pytest.mark.parametrize(("block", "held", "n"), [(1, 5, 1), (4, 1, 2), (1000, 1, 1), (1000, 1, 2)])
+def test_every_text_gets_its_own_vector(monkeypatch, block, held, n):
     monkeypatch.setattr(_tokenization, "_BLOCK", block)
     monkeypatch.setattr(_batching, "_HELD", held)
     rows = []
-    assert run(progress=rows.append) == SUMS
+    assert run(n, progress=rows.append) == SUMS
     assert sum(rows) == len(CORPUS)
 
 
@@ -57,12 +60,13 @@ def test_long_texts_come_first_so_that_batches_are_dense(monkeypatch):
     assert (np.diff(np.concatenate(lengths)) <= 0).all()
 
 
-def test_what_stops_the_model_or_the_tokenizer_is_raised_and_ends_the_thread(monkeypatch):
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_stops_the_model_or_the_tokenizer_is_raised_and_ends_the_threads(monkeypatch, n):
     monkeypatch.setattr(_tokenization, "_BLOCK", 5)
     before, blocks = threads(), [read(Texts(["cat dog"] * 5)), LookupError]
     for part, effects in {"embed": KeyboardInterrupt, "reader": blocks}.items():
         with pytest.raises((KeyboardInterrupt, LookupError)):
-            run(**{part: Mock(side_effect=effects)})
+            run(n, **{part: Mock(side_effect=effects)})
         assert threads() == before
 
 
