@@ -149,15 +149,17 @@ def test_many_texts_are_encoded_in_two_threads_that_share_those_of_torch(
     torch.set_num_threads(n)
     texts = [" ".join(["cat", "dog"] * (1 + i)) for i in range(n_texts)]
     seen, embed = [], _opened.embed_batch
-    monkeypatch.setattr(
-        _opened,
-        "embed_batch",
-        lambda *args: seen.append((args[0], torch.get_num_threads())) or embed(*args),
-    )
+
+    def watched(backbone, *args):
+        seen.append((backbone.model, torch.get_num_threads()))
+        return embed(backbone, *args)
+
+    monkeypatch.setattr(_opened, "embed_batch", watched)
     encoder = TransformerEncoder((make_model(), make_tokenizer()), batch_tokens=64)
     alone = np.concatenate([encoder.transform([text]) for text in texts])
     seen.clear()
     np.testing.assert_allclose(encoder.transform(texts), alone, atol=1e-6)
-    assert {number for _, number in seen} == {each}
-    assert len({id(backbone) for backbone, _ in seen}) == n // each
+    models, numbers = zip(*seen, strict=True)
+    assert set(numbers) == {each}
+    assert len(set(map(id, models))) == n // each
     assert counts() == (n, n, 2)
