@@ -21,7 +21,7 @@ from isoadapt._utils.messages import shows_progress
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._cache import EmbeddingCache, Request
 from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
-from isoadapt.encoders._identity import Identity, vectors_identity
+from isoadapt.encoders._identity import Identity, checkpoint_identity
 from isoadapt.encoders._library import open_library
 from isoadapt.encoders._models import DTYPES, checked_live, stored_backbone
 from isoadapt.encoders._opened import Opened
@@ -264,15 +264,16 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         Returns
         -------
         Identity
-            Equal to that of another encoder if both give the same vectors.
+            Equal to that of another encoder of an equal checkpoint with equal settings.
         """
         self._validate_params()
         length = self.max_length and int(self.max_length)
-        settings = (length, DTYPES[self.dtype], self.trust_remote_code)
-        source, place = self._source(), (self.pooling, int(self.layer))
+        pooling = several_layers(self.pooling) or self.pooling
+        settings = (pooling, int(self.layer), length, DTYPES[self.dtype], self.trust_remote_code)
+        source = self._source()
         if isinstance(source, Path):
-            return vectors_identity(source, *place).with_settings(*settings)
-        return Identity(b"").with_settings(id(source), *place, *settings)
+            return checkpoint_identity(source).with_settings(*settings)
+        return Identity(b"").with_settings(id(source), *settings)
 
     def head(self, y: ArrayLike | None = None) -> LinearHead | None:
         """Return the classifier head of the checkpoint.

@@ -87,7 +87,7 @@ def test_settings_that_do_not_matter_share_rows(checkpoint, tmp_path, cache):
     same = {"dtype": "float32", "batch_tokens": 7, "device": "cpu", "layer": np.int64(-1)}
     for model, options in [
         (checkpoint, same | {"cache": str(cache.folder)}),
-        (str(checkpoint), {"pooling": "head_input"}),
+        (str(checkpoint), {}),
         (copied(checkpoint, tmp_path / "copy"), {"verbose": 1}),
     ]:
         TransformerEncoder(model, **{"cache": cache} | options).transform(TEXTS)
