@@ -14,7 +14,7 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import eval_copy
 from isoadapt.encoders._batching import PAIR
-from isoadapt.encoders._folder import fingerprint, sentence_modules, transformer_folder
+from isoadapt.encoders._folder import sentence_modules, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._loading import checked_read, use_code, use_options
 from isoadapt.encoders._models import (
@@ -112,7 +112,7 @@ def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
             check_placed(weights, encoder.device, encoder.dtype)
         return LibraryEncoder(eval_copy(source), "the live SentenceTransformer")
     settings = resolve_device(encoder.device), DTYPES[encoder.dtype], max_length, code
-    model = stored((LIBRARY, fingerprint(source), *settings), lambda: _load(source, *settings))
+    model = stored(_load, source, *settings)
     return LibraryEncoder(model, f"model={str(source)!r}")
 
 

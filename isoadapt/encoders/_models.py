@@ -35,7 +35,7 @@ from isoadapt.encoders._folder import (
     tokenizer_folder,
     transformer_folder,
 )
-from isoadapt.encoders._kinds import Shapes, check_task, holds_classifier, model_class, saved_shapes
+from isoadapt.encoders._kinds import Shapes, check_task, model_class, saved_shapes
 from isoadapt.encoders._loading import (
     check_live,
     check_use,
@@ -58,28 +58,15 @@ _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()
 
 
-def stored_backbone(
-    folder: Path, head: bool, dtype: torch.dtype, device: torch.device, code: bool
-) -> Backbone:
-    """Return the model of a folder from the store, loading it if necessary.
-
-    `head` says whether a classifier head is needed; a head that the checkpoint names is loaded
-    anyway. A checkpoint that is incomplete or damaged raises OSError, and one whose weights are
-    missing or do not fit ValueError. `code` says whether its own code may be executed.
-    """
-    head = head or holds_classifier(folder)
-    key = (fingerprint(folder), head, dtype, device, code)
-    return stored(key, lambda: _load(folder, head, dtype, device, code))
-
-
-def stored(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
-    """Return a model from the store, calling `load` if necessary."""
+def stored(load: Callable[..., Any], folder: Path, *settings: Any) -> Any:
+    """Return ``load(folder, *settings)`` from the store, calling it if necessary."""
     keep_to_one_thread_after_fork()
+    key = (load, fingerprint(folder), *settings)
     with _LOCK:
         if key not in _STORE:
             while len(_STORE) >= _CAPACITY:  # the least recently used model goes
                 _STORE.popitem(last=False)
-            _STORE[key] = load()
+            _STORE[key] = load(folder, *settings)
         _STORE.move_to_end(key)
         return _STORE[key]
 
@@ -102,7 +89,7 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def _load(
+def load_backbone(
     folder: Path, head: bool, dtype: torch.dtype, device: torch.device, code: bool
 ) -> Backbone:
     """Load model and tokenizer of a folder, with a PEFT adapter merged into its base model."""

@@ -22,8 +22,9 @@ from isoadapt._utils.state import own_state
 from isoadapt.encoders._cache import EmbeddingCache, Request
 from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
 from isoadapt.encoders._identity import Identity, checkpoint_identity
+from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._library import open_library
-from isoadapt.encoders._models import DTYPES, checked_live, stored_backbone
+from isoadapt.encoders._models import DTYPES, checked_live, load_backbone, stored
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
     EXPORTED,
@@ -249,8 +250,9 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         if library is not None:
             return cast(Opened, library)  # which has its methods, and refuses the rest
         if isinstance(source, Path):
+            head = needs_head(self.pooling) or holds_classifier(source)
             settings = DTYPES[self.dtype], resolve_device(self.device), self.trust_remote_code
-            backbone = stored_backbone(source, needs_head(self.pooling), *settings)
+            backbone = stored(load_backbone, source, head, *settings)
         else:
             backbone = checked_live(source, self.device, self.dtype)
         pooling = backbone.pooling(self.pooling, self.layer)
