@@ -113,24 +113,22 @@ def module_kind(path: str) -> str:
     return known[1] if known else path
 
 
-def _first_module(folder: Path) -> tuple[str, Path]:
+def first_module(folder: Path) -> tuple[str, Path]:
     """Return kind and folder of the first module; without a list of them, a Transformer in it."""
     return next(iter(sentence_modules(folder)), ("Transformer", folder))
 
 
 def transformer_folder(folder: Path) -> Path:
     """Return the folder of ``config.json``: that of the first module, or `folder` itself."""
-    places = (_first_module(folder)[1], folder)
+    places = (first_module(folder)[1], folder)
     return next((place for place in places if (place / "config.json").is_file()), places[0])
 
 
-def check_begins_with_transformer(folder: Path) -> None:
-    """Raise ValueError if the first module of a folder is not a single transformer."""
-    kind = _first_module(folder)[0]
+def check_transformer(kind: str, shown: str) -> None:
+    """Raise ValueError if a first module of this kind is not a single transformer."""
     if not kind.endswith("Transformer"):
         raise ValueError(
-            f"model={str(folder)!r} begins with {kind}, which is not a single transformer: choose "
-            "pooling='auto'"
+            f"{shown} begins with {kind}, which is not a single transformer: choose pooling='auto'"
         )
 
 

@@ -27,10 +27,11 @@ from isoadapt.encoders._folder import (
     PEFT_PREFIX,
     PEFT_WEIGHTS,
     base_folder,
-    check_begins_with_transformer,
     check_files,
+    check_transformer,
     download,
     fingerprint,
+    first_module,
     read_object,
     tokenizer_folder,
     transformer_folder,
@@ -95,7 +96,7 @@ def load_backbone(
     """Load model and tokenizer of a folder, with a PEFT adapter merged into its base model."""
     import transformers
 
-    check_begins_with_transformer(folder)
+    check_transformer(first_module(folder)[0], f"model={str(folder)!r}")
     base = base_folder(folder, code)
     if base is not None:
         _check_adapter(folder)
@@ -228,11 +229,7 @@ def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone
     sentence = model if is_sentence_transformer(model) else None
     if sentence is not None:
         first: Any = next(iter(model), None)
-        if live_kind(first) != "Transformer":
-            raise TypeError(
-                f"model is a SentenceTransformer that begins with {live_kind(first)} instead of a "
-                "Transformer module: choose pooling='auto'"
-            )
+        check_transformer(live_kind(first), "the live SentenceTransformer")
         parts = first.auto_model, first.tokenizer
     elif not (isinstance(model, tuple) and len(model) == 2):
         raise TypeError(

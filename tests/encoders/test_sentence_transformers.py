@@ -227,7 +227,7 @@ def test_other_modules_are_computed_by_the_library(make, tmp_path, modules):
     assert model.training
     np.testing.assert_allclose(found, model.eval().encode(PAIRS), atol=1e-6)
     for each in (model, tmp_path / "model"):
-        with pytest.raises((TypeError, ValueError), match=r"instead of|not a single transformer"):
+        with pytest.raises(ValueError, match="not a single transformer"):
             TransformerEncoder(each, pooling="mean").transform(TEXTS)
 
 
