@@ -194,11 +194,7 @@ class Backbone:
 
 
 def live_backbone(model: Any, tokenizer: Any, sentence: Any = None) -> Backbone:
-    """Wrap a shallow copy, in evaluation mode, of a model that the user holds.
-
-    The mode and the configuration of the user's model do not change. `sentence` is the
-    SentenceTransformer that the model belongs to, if any.
-    """
+    """Wrap a shallow copy, in evaluation mode, of a model that the user holds."""
     keep_to_one_thread_after_fork()
     copied = eval_copy(model)
     head = find_last_linear(copied) if is_classifier(copied) else None

@@ -188,12 +188,7 @@ def fingerprint(folder: Path) -> tuple[Any, ...]:
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """List the files that a model can be loaded from, sorted.
-
-    These are weights, configuration, tokenizer, pooling and code, in the folder, in its subfolders
-    and in those of sentence-transformers modules. ValueError is raised if the checkpoint names
-    files outside the folder, or weights that are not safetensors files.
-    """
+    """List the files, sorted, that a model can be loaded from, in the folder and its subfolders."""
     places = {folder, *(module for _, module in sentence_modules(folder) if module.is_dir())}
     places |= {entry for place in places for entry in place.iterdir() if entry.is_dir()}
     files = {file for place in places for file in place.iterdir() if file.suffix in _FILES}

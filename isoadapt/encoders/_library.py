@@ -91,11 +91,7 @@ class LibraryEncoder:
 
 
 def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
-    """Open a model that only sentence-transformers computes; return None for any other model.
-
-    `source` is a folder or a live model, and `encoder` the TransformerEncoder whose parameters are
-    applied.
-    """
+    """Open a folder or live model if only sentence-transformers computes it; else return None."""
     live, code = is_sentence_transformer(source), encoder.trust_remote_code
     if not live and (not isinstance(source, Path) or holds_classifier(source)):
         return None

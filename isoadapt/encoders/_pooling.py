@@ -72,10 +72,7 @@ class Pooling:
 
 
 def several_layers(pooling: PoolingSetting, layer: int = -1) -> Literal["readout"] | Parts | None:
-    """Return READOUT or the pairs (pooling, layer) if there are several; else None.
-
-    ValueError is raised if a pair is wrong, or if `layer` is given too.
-    """
+    """Return READOUT, or the pairs (pooling, layer) after checking them; None for one pooling."""
     if isinstance(pooling, str) and pooling != READOUT:
         return None
     if layer != -1:
