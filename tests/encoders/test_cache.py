@@ -64,7 +64,7 @@ def test_a_cache_that_cannot_be_used_is_named_before_the_model_is_loaded(
     small = EmbeddingCache(tmp_path / "c", 2**20 - 1)
     for cache, says in (
         (tmp_path / "file", "file' cannot be written"),
-        (small, "of EmbeddingCache"),
+        (small, "max_size == 1048575, must be >= 1048576"),
     ):
         with pytest.raises((OSError, ValueError), match=says):
             TransformerEncoder(checkpoint, cache=cache).transform(TEXTS)
