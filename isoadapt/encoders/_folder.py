@@ -120,8 +120,7 @@ def first_module(folder: Path) -> tuple[str, Path]:
 
 def transformer_folder(folder: Path) -> Path:
     """Return the folder of ``config.json``: that of the first module, or `folder` itself."""
-    places = (first_module(folder)[1], folder)
-    return next((place for place in places if (place / "config.json").is_file()), places[0])
+    return first_module(folder)[1]
 
 
 def check_transformer(kind: str, shown: str) -> None:
