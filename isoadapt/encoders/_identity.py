@@ -20,7 +20,6 @@ from isoadapt.encoders._texts import Texts
 # the current code would not compute.
 VECTORS_VERSION = 3
 
-_KEY_BYTES = 20
 _COARSEST_CLOCK_NS = 2 * 10**9  # the coarsest resolution of file times
 _DIGESTS: dict[Hashable, bytes] = {}
 
@@ -67,7 +66,7 @@ def checkpoint_identity(folder: Path) -> Identity:
 def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
     """Return a key of 20 bytes for each text, which also depends on the digest and the version."""
     version = VECTORS_VERSION.to_bytes(4, "little")
-    start = hashlib.blake2b(version + identity.digest, digest_size=_KEY_BYTES)
+    start = hashlib.blake2b(version + identity.digest, digest_size=20)
 
     def key(*parts: bytes) -> bytes:
         row = start.copy()

@@ -113,9 +113,8 @@ def load_backbone(
             read("code", lambda: use_code(weights, kind))
         load = transformers.AutoTokenizer.from_pretrained
         tokenizer = read("tokenizer", partial(load, tokenizer_dir, **options))
-        adapter: Shapes = {}
-        if base is not None:
-            adapter = read("adapter", lambda: saved_shapes([folder / PEFT_WEIGHTS], PEFT_PREFIX))
+        files = [] if base is None else [folder / PEFT_WEIGHTS]
+        adapter = read("adapter", lambda: saved_shapes(files, PEFT_PREFIX))
         if head and adapter:
             config.num_labels = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
         options |= {"config": config, "dtype": dtype, "use_safetensors": True}
