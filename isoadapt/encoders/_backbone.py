@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 from isoadapt.encoders._kinds import CLASSIFIES, check_unnamed_head
 from isoadapt.encoders._pooling import (
+    EXPORTED,
     HEAD_INPUT,
+    LIBRARY,
+    OF_STATES,
     READOUT,
     Parts,
     Pooling,
     PoolingSetting,
-    choose_pooling,
     needs_head,
     several_layers,
 )
@@ -152,9 +154,7 @@ class Backbone:
             )
         parts = several_layers(name, layer)
         if parts is None:
-            found = choose_pooling(name, layer, self.head is not None, self.sentence_pooling)
-            if name == "auto" and found == Pooling(("mean",)) and self.folder is not None:
-                check_unnamed_head(self.folder)
+            found = self._one_layer(name, layer)
             return replace(found, layers=(self.hidden_state(layer),) * len(found.modes))
         modes, layers = zip(*(self._readout() if parts == READOUT else parts), strict=True)
         states = [self.hidden_state(layer) % (self.n_layers + 1) for layer in layers]
@@ -162,6 +162,26 @@ class Backbone:
         if modes[0] == HEAD_INPUT:
             states[0], own = -1, self.sentence_pooling(True) or own  # -1 as the parameter has it
         return Pooling(modes, (), own.max_length, tuple(states))
+
+    def _one_layer(self, name: PoolingSetting, layer: int) -> Pooling:
+        """Return the pooling of one hidden state that is called `name`."""
+        if name in OF_STATES:
+            return Pooling((str(name),))
+        head = self.head is not None and name != EXPORTED
+        found = self.sentence_pooling(head)
+        if name == EXPORTED and (found in (None, Pooling((LIBRARY,))) or layer != -1):
+            raise ValueError(
+                "pooling='exported' needs layer=-1 and a folder that isoadapt.interop."
+                "to_sentence_transformer wrote: choose pooling='auto' for any other checkpoint"
+            )
+        if head and layer != -1:
+            raise ValueError(
+                f"layer={layer}: the input of the classifier head follows the last "
+                "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
+            )
+        if found is None and not head and self.folder is not None:
+            check_unnamed_head(self.folder)
+        return found or Pooling((HEAD_INPUT if head else "mean",))
 
     def _readout(self) -> Parts:
         """Return the poolings, with their hidden states, of pooling="readout"."""
@@ -174,11 +194,7 @@ class Backbone:
 
 
 def live_backbone(model: Any, tokenizer: Any, sentence: Any = None) -> Backbone:
-    """Wrap a shallow copy, in evaluation mode, of a model that the user holds.
-
-    The mode and the configuration of the user's model do not change. `sentence` is the
-    SentenceTransformer that the model belongs to, if any.
-    """
+    """Wrap a shallow copy, in evaluation mode, of a model that the user holds."""
     keep_to_one_thread_after_fork()
     copied = eval_copy(model)
     head = find_last_linear(copied) if is_classifier(copied) else None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
-from sklearn.utils._param_validation import Interval, validate_parameter_constraints
+from sklearn.utils import check_scalar
 
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.messages import warn
@@ -30,10 +30,6 @@ _SHARE = 0.5  # of the missing texts, at most, in a batch: others may be encodin
 _CHARACTERS = 5_000  # in the first batch, and to which this share does not apply
 _CLAIM_SECONDS = 20.0  # until a claim expires, as its process may have died
 _MARK_SECONDS = 3600.0  # in which the use of a vector is noted once
-_CONSTRAINTS: dict[str, Any] = {
-    "folder": [str, os.PathLike],
-    "max_size": [Interval(Integral, 2**20, None, closed="left")],
-}
 _PROCESS = os.urandom(8).hex()  # unique, unlike the number of a process in a container
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY", "SQLITE_ERROR")
 _CREATE = """
@@ -238,7 +234,7 @@ class Request:
     def vectors(self) -> NDArray[np.float32]:
         """Read the vectors that are stored, and encode the others."""
         cache, self._identity = self.cache, self.identify()
-        validate_parameter_constraints(_CONSTRAINTS, vars(cache), caller_name="EmbeddingCache")
+        check_scalar(cache.max_size, "max_size", Integral, min_val=2**20)
         writable_folder(cache._file().parent)
         self._owner = f"{_PROCESS}-{threading.get_native_id()}"  # another one after a fork
         self._keys = np.array(row_keys(self._identity, self.texts), dtype=object)

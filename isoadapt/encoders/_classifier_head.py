@@ -22,10 +22,7 @@ _TOLERANCE = 1e-5  # relative to the largest entry
 
 
 def read_head(backbone: Backbone, y: ArrayLike | None = None) -> LinearHead:
-    """Return the head of a classifier in float64.
-
-    Its classes are spelled as in `y`, see ``class_labels``.
-    """
+    """Return the head of a classifier in float64, with its classes spelled as in `y`."""
     head, config = cast(nn.Linear, backbone.head), backbone.model.config
     _check_logits(backbone, head)
     state = head.state_dict()  # if add_isobn was used, its scale is included

@@ -113,24 +113,21 @@ def module_kind(path: str) -> str:
     return known[1] if known else path
 
 
-def _first_module(folder: Path) -> tuple[str, Path]:
+def first_module(folder: Path) -> tuple[str, Path]:
     """Return kind and folder of the first module; without a list of them, a Transformer in it."""
     return next(iter(sentence_modules(folder)), ("Transformer", folder))
 
 
 def transformer_folder(folder: Path) -> Path:
     """Return the folder of ``config.json``: that of the first module, or `folder` itself."""
-    places = (_first_module(folder)[1], folder)
-    return next((place for place in places if (place / "config.json").is_file()), places[0])
+    return first_module(folder)[1]
 
 
-def check_begins_with_transformer(folder: Path) -> None:
-    """Raise ValueError if the first module of a folder is not a single transformer."""
-    kind = _first_module(folder)[0]
+def check_transformer(kind: str, shown: str) -> None:
+    """Raise ValueError if a first module of this kind is not a single transformer."""
     if not kind.endswith("Transformer"):
         raise ValueError(
-            f"model={str(folder)!r} begins with {kind}, which is not a single transformer: choose "
-            "pooling='auto'"
+            f"{shown} begins with {kind}, which is not a single transformer: choose pooling='auto'"
         )
 
 
@@ -190,12 +187,7 @@ def fingerprint(folder: Path) -> tuple[Any, ...]:
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """List the files that a model can be loaded from, sorted.
-
-    These are weights, configuration, tokenizer, pooling and code, in the folder, in its subfolders
-    and in those of sentence-transformers modules. ValueError is raised if the checkpoint names
-    files outside the folder, or weights that are not safetensors files.
-    """
+    """List the files, sorted, that a model can be loaded from, in the folder and its subfolders."""
     places = {folder, *(module for _, module in sentence_modules(folder) if module.is_dir())}
     places |= {entry for place in places for entry in place.iterdir() if entry.is_dir()}
     files = {file for place in places for file in place.iterdir() if file.suffix in _FILES}

@@ -9,20 +9,10 @@ they are.
 import hashlib
 import time
 from collections.abc import Hashable
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from isoadapt.encoders._folder import base_folder, checkpoint_files, fingerprint
-from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.encoders._pooling import (
-    READOUT,
-    PoolingSetting,
-    choose_pooling,
-    needs_head,
-    several_layers,
-)
-from isoadapt.encoders._sentence import sentence_pooling
 from isoadapt.encoders._texts import Texts
 
 # Version of the encoding procedure, which is part of every key. Raise it with each change of
@@ -30,7 +20,6 @@ from isoadapt.encoders._texts import Texts
 # the current code would not compute.
 VECTORS_VERSION = 3
 
-_KEY_BYTES = 20
 _COARSEST_CLOCK_NS = 2 * 10**9  # the coarsest resolution of file times
 _DIGESTS: dict[Hashable, bytes] = {}
 
@@ -74,20 +63,10 @@ def checkpoint_identity(folder: Path) -> Identity:
     return Identity(whole.digest(), state)
 
 
-def vectors_identity(folder: Path, setting: PoolingSetting, layer: int) -> Identity:
-    """Identify the vectors of a checkpoint under a pooling by its files, without loading it."""
-    head = needs_head(setting) or holds_classifier(folder)
-    read, parts = partial(sentence_pooling, folder), several_layers(setting)
-    pooling: Any = parts or choose_pooling(setting, layer, head, read)
-    if head and (parts == READOUT or (parts and needs_head(setting))):
-        pooling = (parts, own) if (own := read(True)) else parts  # the texts of a CrossEncoder
-    return checkpoint_identity(folder).with_settings(pooling, layer)
-
-
 def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
     """Return a key of 20 bytes for each text, which also depends on the digest and the version."""
     version = VECTORS_VERSION.to_bytes(4, "little")
-    start = hashlib.blake2b(version + identity.digest, digest_size=_KEY_BYTES)
+    start = hashlib.blake2b(version + identity.digest, digest_size=20)
 
     def key(*parts: bytes) -> bytes:
         row = start.copy()

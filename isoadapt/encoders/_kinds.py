@@ -16,7 +16,6 @@ from isoadapt.encoders._folder import (
 )
 
 Shapes = dict[str, tuple[int, ...]]  # of weights, by name
-CLASSIFIER = "AutoModelForSequenceClassification"
 CLASSIFIES = "ForSequenceClassification"  # in the name of a class
 _OTHER_HEAD = re.compile("For(TokenClassification|QuestionAnswering|MultipleChoice)$")
 _HEAD = re.compile(r"(pre_)?classif|score\.|logits_proj\.")  # beginnings of names of weights
@@ -87,7 +86,7 @@ def encoder_class(model_type: Any) -> str:
 def model_class(folder: Path, head: bool) -> str:
     """Return the name of the class that loads the model, for an encoder without decoder its own."""
     if head:
-        return CLASSIFIER
+        return "AutoModelForSequenceClassification"
     encoder = encoder_class(read_object(folder / "config.json").get("model_type"))
     names = saved_shapes(weight_files(folder)) if encoder else ()
     alone = "" if any("decoder" in name.split(".") for name in names) else encoder

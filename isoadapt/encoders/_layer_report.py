@@ -107,10 +107,8 @@ class LayerReport(Sequence[LayerFigures]):
         return pd.DataFrame(self.to_dict()["layers"]).set_index("layer")
 
     def __str__(self) -> str:
-        rows = (
-            [value for name, value in asdict(each).items() if name != "n_tokens"] for each in self
-        )
-        cells = [_TITLES, *([format(value, ".4g") for value in row] for row in rows)]
+        table = self.to_frame().drop(columns="n_tokens").reset_index().to_numpy()
+        cells = [_TITLES, *([f"{value:.4g}" for value in row] for row in table)]
         title = (
             f"LayerReport: {self[0].n_tokens} tokens × {self.n_features} from {self.n_texts} "
             "texts, token states without pooling (IsoScore: 1 = isotropic)"

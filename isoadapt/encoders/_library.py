@@ -14,7 +14,7 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import eval_copy
 from isoadapt.encoders._batching import PAIR
-from isoadapt.encoders._folder import fingerprint, sentence_modules, transformer_folder
+from isoadapt.encoders._folder import sentence_modules, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._loading import checked_read, use_code, use_options
 from isoadapt.encoders._models import (
@@ -29,7 +29,6 @@ from isoadapt.encoders._pooling import LIBRARY, Pooling
 from isoadapt.encoders._sentence import live_pooling, sentence_pooling
 from isoadapt.encoders._texts import Texts
 
-_BLOCK = 1024  # texts in one call of the library
 _TOLERANCE = 1e-4  # difference that rounding gives, relative to the largest entry
 
 
@@ -55,12 +54,9 @@ class LibraryEncoder:
         self, texts: Texts, progress: Callable[[int], Any] = lambda n_texts: None
     ) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
-        rows, blocks = texts.items(), []
-        size = 1 if self._padding_changes_vectors() else 32
-        for start in range(0, len(rows), _BLOCK):
-            blocks.append(self._embed(rows[start : start + _BLOCK], size))
-            progress(len(blocks[-1]))
-        return np.concatenate(blocks)
+        vectors = self._embed(texts.items(), 1 if self._padding_changes_vectors() else 32)
+        progress(len(vectors))
+        return vectors
 
     def _embed(self, rows: list[Any], batch_size: int) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of rows by the library."""
@@ -91,11 +87,7 @@ class LibraryEncoder:
 
 
 def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
-    """Open a model that only sentence-transformers computes; return None for any other model.
-
-    `source` is a folder or a live model, and `encoder` the TransformerEncoder whose parameters are
-    applied.
-    """
+    """Open a folder or live model if only sentence-transformers computes it; else return None."""
     live, code = is_sentence_transformer(source), encoder.trust_remote_code
     if not live and (not isinstance(source, Path) or holds_classifier(source)):
         return None
@@ -112,7 +104,7 @@ def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
             check_placed(weights, encoder.device, encoder.dtype)
         return LibraryEncoder(eval_copy(source), "the live SentenceTransformer")
     settings = resolve_device(encoder.device), DTYPES[encoder.dtype], max_length, code
-    model = stored((LIBRARY, fingerprint(source), *settings), lambda: _load(source, *settings))
+    model = stored(_load, source, *settings)
     return LibraryEncoder(model, f"model={str(source)!r}")
 
 

@@ -31,9 +31,8 @@ def read_config(folder: Path, **options: Any) -> Any:
     import transformers
 
     file = folder / "config.json"
-    if quantised := read_object(file).get("quantization_config"):
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise ValueError(f"{file} has a quantization_config (quant_method={method!r}); {_WHOLE}")
+    if read_object(file).get("quantization_config"):
+        raise ValueError(f"{file} has a quantization_config; {_WHOLE}")
     read = transformers.AutoConfig.from_pretrained
     config = checked_read(folder, "configuration", lambda: read(folder, **options))
     if config._attn_implementation not in (None, "eager", "sdpa"):

@@ -27,15 +27,16 @@ from isoadapt.encoders._folder import (
     PEFT_PREFIX,
     PEFT_WEIGHTS,
     base_folder,
-    check_begins_with_transformer,
     check_files,
+    check_transformer,
     download,
     fingerprint,
+    first_module,
     read_object,
     tokenizer_folder,
     transformer_folder,
 )
-from isoadapt.encoders._kinds import Shapes, check_task, holds_classifier, model_class, saved_shapes
+from isoadapt.encoders._kinds import Shapes, check_task, model_class, saved_shapes
 from isoadapt.encoders._loading import (
     check_live,
     check_use,
@@ -58,28 +59,15 @@ _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()
 
 
-def stored_backbone(
-    folder: Path, head: bool, dtype: torch.dtype, device: torch.device, code: bool
-) -> Backbone:
-    """Return the model of a folder from the store, loading it if necessary.
-
-    `head` says whether a classifier head is needed; a head that the checkpoint names is loaded
-    anyway. A checkpoint that is incomplete or damaged raises OSError, and one whose weights are
-    missing or do not fit ValueError. `code` says whether its own code may be executed.
-    """
-    head = head or holds_classifier(folder)
-    key = (fingerprint(folder), head, dtype, device, code)
-    return stored(key, lambda: _load(folder, head, dtype, device, code))
-
-
-def stored(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
-    """Return a model from the store, calling `load` if necessary."""
+def stored(load: Callable[..., Any], folder: Path, *settings: Any) -> Any:
+    """Return ``load(folder, *settings)`` from the store, calling it if necessary."""
     keep_to_one_thread_after_fork()
+    key = (load, fingerprint(folder), *settings)
     with _LOCK:
         if key not in _STORE:
             while len(_STORE) >= _CAPACITY:  # the least recently used model goes
                 _STORE.popitem(last=False)
-            _STORE[key] = load()
+            _STORE[key] = load(folder, *settings)
         _STORE.move_to_end(key)
         return _STORE[key]
 
@@ -102,13 +90,13 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def _load(
+def load_backbone(
     folder: Path, head: bool, dtype: torch.dtype, device: torch.device, code: bool
 ) -> Backbone:
     """Load model and tokenizer of a folder, with a PEFT adapter merged into its base model."""
     import transformers
 
-    check_begins_with_transformer(folder)
+    check_transformer(first_module(folder)[0], f"model={str(folder)!r}")
     base = base_folder(folder, code)
     if base is not None:
         _check_adapter(folder)
@@ -125,9 +113,8 @@ def _load(
             read("code", lambda: use_code(weights, kind))
         load = transformers.AutoTokenizer.from_pretrained
         tokenizer = read("tokenizer", partial(load, tokenizer_dir, **options))
-        adapter: Shapes = {}
-        if base is not None:
-            adapter = read("adapter", lambda: saved_shapes([folder / PEFT_WEIGHTS], PEFT_PREFIX))
+        files = [] if base is None else [folder / PEFT_WEIGHTS]
+        adapter = read("adapter", lambda: saved_shapes(files, PEFT_PREFIX))
         if head and adapter:
             config.num_labels = read("adapter", lambda: _labels_of_adapter(config, adapter, code))
         options |= {"config": config, "dtype": dtype, "use_safetensors": True}
@@ -241,11 +228,7 @@ def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone
     sentence = model if is_sentence_transformer(model) else None
     if sentence is not None:
         first: Any = next(iter(model), None)
-        if live_kind(first) != "Transformer":
-            raise TypeError(
-                f"model is a SentenceTransformer that begins with {live_kind(first)} instead of a "
-                "Transformer module: choose pooling='auto'"
-            )
+        check_transformer(live_kind(first), "the live SentenceTransformer")
         parts = first.auto_model, first.tokenizer
     elif not (isinstance(model, tuple) and len(model) == 2):
         raise TypeError(

@@ -1,7 +1,7 @@
 """Pooling: how one vector is computed from the hidden states of a text."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import index
 from typing import Final, Literal
 
@@ -52,7 +52,7 @@ class Pooling:
     modes: tuple[str, ...]  # names of poolings whose vectors are concatenated
     steps: tuple[nn.Module, ...] = ()  # that follow, of vectors (B, d)
     max_length: int | None = None  # of texts in tokens
-    layers: tuple[int, ...] = field(default=(), repr=False)  # repr is a part of keys of caches
+    layers: tuple[int, ...] = ()  # the hidden state of each; empty stands for the last one
 
     @property
     def parts(self) -> Parts:
@@ -72,10 +72,7 @@ class Pooling:
 
 
 def several_layers(pooling: PoolingSetting, layer: int = -1) -> Literal["readout"] | Parts | None:
-    """Return READOUT or the pairs (pooling, layer) if there are several; else None.
-
-    ValueError is raised if a pair is wrong, or if `layer` is given too.
-    """
+    """Return READOUT, or the pairs (pooling, layer) after checking them; None for one pooling."""
     if isinstance(pooling, str) and pooling != READOUT:
         return None
     if layer != -1:
@@ -144,29 +141,3 @@ def needs_head(pooling: PoolingSetting) -> bool:
     """Return whether parameters ask for the input of a head."""
     parts = several_layers(pooling)
     return pooling == HEAD_INPUT or (isinstance(parts, tuple) and parts[0][0] == HEAD_INPUT)
-
-
-def choose_pooling(
-    name: PoolingSetting, layer: int, head: bool, own: Callable[[bool], Pooling | None]
-) -> Pooling:
-    """Return the pooling of one hidden state that is called `name`.
-
-    `head` says whether there is a classifier head, and `own` returns the pooling of
-    sentence-transformers, if any, for the head or for vectors.
-    """
-    if name == EXPORTED:
-        found = own(False)
-        if found is None or found.modes == (LIBRARY,) or layer != -1:
-            raise ValueError(
-                "pooling='exported' needs layer=-1 and a folder that isoadapt.interop."
-                "to_sentence_transformer wrote: choose pooling='auto' for any other checkpoint"
-            )
-        return found
-    if name in OF_STATES:
-        return Pooling((str(name),))
-    if head and layer != -1:
-        raise ValueError(
-            f"layer={layer}: the input of the classifier head follows the last "
-            "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
-        )
-    return own(head) or Pooling((HEAD_INPUT if head else "mean",))

@@ -49,11 +49,7 @@ class Tokens:
         return padded | {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
 
     def stop(self, start: int, budget: int, equal_lengths: bool) -> int:
-        """Return the end of the batch that begins at `start`, with at most `budget` padded tokens.
-
-        A single row may exceed the budget. With `equal_lengths`, the batch also ends where the
-        length changes.
-        """
+        """Return the end of the batch from `start`: `budget` padded tokens at most, or one row."""
         stop = min(start + max(1, budget // int(self.lengths[start])), len(self.lengths))
         if equal_lengths:
             same = np.searchsorted(-self.lengths, -self.lengths[start], side="right")

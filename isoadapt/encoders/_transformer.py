@@ -21,9 +21,10 @@ from isoadapt._utils.messages import shows_progress
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._cache import EmbeddingCache, Request
 from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
-from isoadapt.encoders._identity import Identity, vectors_identity
+from isoadapt.encoders._identity import Identity, checkpoint_identity
+from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._library import open_library
-from isoadapt.encoders._models import DTYPES, checked_live, stored_backbone
+from isoadapt.encoders._models import DTYPES, checked_live, load_backbone, stored
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
     EXPORTED,
@@ -249,8 +250,9 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         if library is not None:
             return cast(Opened, library)  # which has its methods, and refuses the rest
         if isinstance(source, Path):
+            head = needs_head(self.pooling) or holds_classifier(source)
             settings = DTYPES[self.dtype], resolve_device(self.device), self.trust_remote_code
-            backbone = stored_backbone(source, needs_head(self.pooling), *settings)
+            backbone = stored(load_backbone, source, head, *settings)
         else:
             backbone = checked_live(source, self.device, self.dtype)
         pooling = backbone.pooling(self.pooling, self.layer)
@@ -264,15 +266,16 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         Returns
         -------
         Identity
-            Equal to that of another encoder if both give the same vectors.
+            Equal to that of another encoder of an equal checkpoint with equal settings.
         """
         self._validate_params()
         length = self.max_length and int(self.max_length)
-        settings = (length, DTYPES[self.dtype], self.trust_remote_code)
-        source, place = self._source(), (self.pooling, int(self.layer))
+        pooling = several_layers(self.pooling) or self.pooling
+        settings = (pooling, int(self.layer), length, DTYPES[self.dtype], self.trust_remote_code)
+        source = self._source()
         if isinstance(source, Path):
-            return vectors_identity(source, *place).with_settings(*settings)
-        return Identity(b"").with_settings(id(source), *place, *settings)
+            return checkpoint_identity(source).with_settings(*settings)
+        return Identity(b"").with_settings(id(source), *settings)
 
     def head(self, y: ArrayLike | None = None) -> LinearHead | None:
         """Return the classifier head of the checkpoint.
@@ -309,8 +312,6 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
     def _validate_params(self) -> None:
         super()._validate_params()
         several_layers(self.pooling, self.layer)
-        if self.cache == "":
-            raise ValueError("cache='' is not a folder; pass the path of a folder, or cache=None")
         if not isinstance(self.model, str | os.PathLike) and self.cache is not None:
             raise ValueError(
                 "cache needs the files of a checkpoint, but model is a live model; save it and its "

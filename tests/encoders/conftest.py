@@ -2,7 +2,7 @@
 
 import pytest
 
-from isoadapt.encoders import _models, release
+from isoadapt.encoders import _transformer, release
 from tests.tiny_models import make_model, make_tokenizer, save_model
 
 
@@ -24,8 +24,10 @@ def bare_checkpoint(tmp_path_factory):
 def loads(monkeypatch, empty_store):
     """The folders loaded from, one entry for each load."""
     seen = []
-    load = _models._load
-    monkeypatch.setattr(_models, "_load", lambda *args: seen.append(args[0]) or load(*args))
+    load = _transformer.load_backbone
+    monkeypatch.setattr(
+        _transformer, "load_backbone", lambda *args: seen.append(args[0]) or load(*args)
+    )
     return seen
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from isoadapt import EmbeddingCache, TransformerEncoder
-from isoadapt.encoders import _models
+from isoadapt.encoders import _transformer, release
 from isoadapt.encoders._cache import Request
 from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
@@ -52,7 +52,7 @@ def test_each_text_is_encoded_once_and_returned_exactly(checkpoint, cache, loads
     np.testing.assert_array_equal(second, first[::-1])
     encoder.transform(["the cat", *TEXTS])
     assert counts(cache) == (2 * UNIQUE, UNIQUE + 1, UNIQUE + 1)
-    _models.release()
+    release()
     encoder.transform(TEXTS)
     assert len(loads) == 1
 
@@ -64,7 +64,7 @@ def test_a_cache_that_cannot_be_used_is_named_before_the_model_is_loaded(
     small = EmbeddingCache(tmp_path / "c", 2**20 - 1)
     for cache, says in (
         (tmp_path / "file", "file' cannot be written"),
-        (small, "of EmbeddingCache"),
+        (small, "max_size == 1048575, must be >= 1048576"),
     ):
         with pytest.raises((OSError, ValueError), match=says):
             TransformerEncoder(checkpoint, cache=cache).transform(TEXTS)
@@ -87,7 +87,7 @@ def test_settings_that_do_not_matter_share_rows(checkpoint, tmp_path, cache):
     same = {"dtype": "float32", "batch_tokens": 7, "device": "cpu", "layer": np.int64(-1)}
     for model, options in [
         (checkpoint, same | {"cache": str(cache.folder)}),
-        (str(checkpoint), {"pooling": "head_input"}),
+        (str(checkpoint), {}),
         (copied(checkpoint, tmp_path / "copy"), {"verbose": 1}),
     ]:
         TransformerEncoder(model, **{"cache": cache} | options).transform(TEXTS)
@@ -140,7 +140,7 @@ def test_a_changed_checkpoint_is_never_answered_from_old_rows(tmp_path, cache, f
 
 def test_a_checkpoint_replaced_while_it_is_loaded_leaves_no_row(tmp_path, cache, monkeypatch):
     folder = save_model(tmp_path / "model")
-    load = _models._load
+    load = _transformer.load_backbone
 
     def replace_and_load(*args):
         change_weights(folder, negate("pooler"))
@@ -148,7 +148,7 @@ def test_a_checkpoint_replaced_while_it_is_loaded_leaves_no_row(tmp_path, cache,
 
     encoder = TransformerEncoder(folder, cache=cache)
     with monkeypatch.context() as patch:
-        patch.setattr(_models, "_load", replace_and_load)
+        patch.setattr(_transformer, "load_backbone", replace_and_load)
         vectors = encoder.transform(TEXTS)
     assert counts(cache) == (0, 0, 0)
     np.testing.assert_allclose(vectors, TransformerEncoder(folder).transform(TEXTS), atol=1e-6)

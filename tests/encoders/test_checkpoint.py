@@ -55,9 +55,7 @@ def test_hidden_layer_as_wide_as_the_head_is_not_taken_for_it():
     np.testing.assert_array_equal(head.coef_, own)
 
 
-def test_checkpoint_without_head_is_refused(bare_checkpoint):
-    with pytest.raises(ValueError, match=r"classifier\.bias, classifier\.weight"):
-        load_checkpoint(bare_checkpoint)
+def test_a_live_model_without_head_is_refused():
     with pytest.raises(ValueError, match="no classifier head"):
         load_checkpoint((make_model(kind="AutoModel"), make_tokenizer()))
 

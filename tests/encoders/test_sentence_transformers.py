@@ -1,14 +1,12 @@
 """SentenceTransformer folders and objects, with their pooling and further modules."""
 
 import json
-import pickle
 import shutil
 import sys
 
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
 from torch import nn
 
 from isoadapt import AdaptedEncoder, Whitening
@@ -106,16 +104,13 @@ def test_modules_and_columns_are_those_of_encode(make, tmp_path, mode, modules, 
 
 def test_it_is_a_live_model(make):
     model = make("mean", (nn.GELU("tanh"), 16, True), "Normalize").train()
-    encoder = clone(TransformerEncoder(model))
-    assert encoder.model is model
+    encoder = TransformerEncoder(model)
     expected = encoder.transform(TEXTS)
     assert model.training
     np.testing.assert_allclose(expected, model.eval().encode(TEXTS), atol=1e-6)
     model.max_seq_length = 4  # changes have an effect
     np.testing.assert_allclose(encoder.transform(TEXTS), model.encode(TEXTS), atol=1e-6)
     assert not np.allclose(encoder.transform(TEXTS), expected)
-    with pytest.raises(pickle.PicklingError, match="save the model"):
-        pickle.dumps(encoder)
 
 
 # Folders
@@ -227,7 +222,7 @@ def test_other_modules_are_computed_by_the_library(make, tmp_path, modules):
     assert model.training
     np.testing.assert_allclose(found, model.eval().encode(PAIRS), atol=1e-6)
     for each in (model, tmp_path / "model"):
-        with pytest.raises((TypeError, ValueError), match=r"instead of|not a single transformer"):
+        with pytest.raises(ValueError, match="not a single transformer"):
             TransformerEncoder(each, pooling="mean").transform(TEXTS)
 
 
@@ -293,15 +288,6 @@ def test_it_needs_the_library_and_runs_no_foreign_code(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ImportError, match=r"isoadapt\[st\]"):
         TransformerEncoder(folder).transform(TEXTS)
-
-
-def test_other_models_of_the_library_are_named(make, checkpoint):
-    for model, says in [
-        (library.CrossEncoder(str(checkpoint), device="cpu"), "CrossEncoder"),
-        ((make(), make().tokenizer), "SentenceTransformer"),
-    ]:
-        with pytest.raises(TypeError, match=says):
-            TransformerEncoder(model).transform(TEXTS)
 
 
 def test_the_library_gives_a_text_the_same_vector_alone_and_in_a_batch(make, tmp_path):
