@@ -29,6 +29,7 @@ from isoadapt.encoders._pooling import LIBRARY, Pooling
 from isoadapt.encoders._sentence import live_pooling, sentence_pooling
 from isoadapt.encoders._texts import Texts
 
+_BLOCK = 1024  # texts in one call of the library
 _TOLERANCE = 1e-4  # difference that rounding gives, relative to the largest entry
 
 
@@ -54,9 +55,12 @@ class LibraryEncoder:
         self, texts: Texts, progress: Callable[[int], Any] = lambda n_texts: None
     ) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
-        vectors = self._embed(texts.items(), 1 if self._padding_changes_vectors() else 32)
-        progress(len(vectors))
-        return vectors
+        rows, blocks = texts.items(), []
+        size = 1 if self._padding_changes_vectors() else 32
+        for start in range(0, len(rows), _BLOCK):
+            blocks.append(self._embed(rows[start : start + _BLOCK], size))
+            progress(len(blocks[-1]))
+        return np.concatenate(blocks)
 
     def _embed(self, rows: list[Any], batch_size: int) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of rows by the library."""
