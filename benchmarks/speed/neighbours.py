@@ -23,7 +23,7 @@ def run(quick: bool) -> Iterator[Comparison]:
                 f"{K} neighbours, {metric}, against scikit-learn's brute force",
                 lambda metric=metric: nearest_neighbours(points, K, metric),
                 brute.kneighbors,
-                repeats=1 if quick else 5,
+                repeats=1 if quick else 3,
                 target=1.2,
                 rows=X,
                 threads=1,

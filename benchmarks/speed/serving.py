@@ -40,7 +40,7 @@ def run(quick: bool) -> Iterator[Comparison]:
                 "sentence-transformers, two passes",
                 partial(_answer, service, requests),
                 partial(_answer, two_passes, requests),
-                repeats=1 if quick else 5,
+                repeats=1 if quick else 3,
                 target=2.0,
                 n=len(texts),
                 d=384,
