@@ -312,6 +312,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
     def _validate_params(self) -> None:
         super()._validate_params()
         several_layers(self.pooling, self.layer)
+        if self.cache == "":
+            raise ValueError("cache='' is not a folder; pass the path of a folder, or cache=None")
         if not isinstance(self.model, str | os.PathLike) and self.cache is not None:
             raise ValueError(
                 "cache needs the files of a checkpoint, but model is a live model; save it and its "

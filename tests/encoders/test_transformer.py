@@ -113,6 +113,7 @@ def test_the_scikit_learn_interface(checkpoint):
         ({"layer": 1}, "layer=1"),
         ({"max_length": 2}, "max_length=2"),
         ({"device": "gpu"}, "device='gpu'"),
+        ({"cache": ""}, "cache=''"),
         ({"dtype": "int8"}, "'dtype'"),
     ],
 )
