@@ -67,8 +67,9 @@ def embed_in_threads(
         threads = [ThreadPoolExecutor(1, "", set_number, (part,)) for _ in embeds]
         for thread in threads:
             stack.callback(thread.shutdown, cancel_futures=True)
-            thread.submit(torch.get_num_threads).result()  # makes the number that of the thread
-        set_number(n)  # that of threads to come
+            # Its first use of torch takes over the number that was set last, here its own.
+            thread.submit(torch.get_num_threads).result()
+        set_number(n)  # which other new threads take over
         turns, waiting = cycle(zip(threads, embeds, strict=True)), deque[Any]()
 
         def submit(batch: dict[str, Tensor]) -> Any:

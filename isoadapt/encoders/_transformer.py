@@ -83,7 +83,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
     batch_tokens : int, default=2048
         Number of tokens in a batch, padding included. It is halved when the device runs out of
         memory. On a CPU, a batch has at most 512 tokens per thread, because larger batches do not
-        fit into the caches and are slower, and two threads compute the batches of 16 or more texts.
+        fit into the caches and are slower. If torch has an even number of threads, two batches of
+        many texts are computed at a time, each with half of the threads.
     device : str or torch.device, default="auto"
         Device of the model. "auto" is "cuda" if it is available, else "cpu".
     dtype : {"auto", "float32", "bfloat16", "float16"}, default="auto"

@@ -170,3 +170,14 @@ def test_a_full_disk_gives_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_CLAIM_SECONDS", 0.5)
     assert in_fork(fill_disk) == 0
     assert n_wrong(tmp_path, TEXTS) == 0
+
+
+def test_a_forked_process_can_use_the_cache_of_its_parent(tmp_path):
+    embed(tmp_path, TEXTS.take(range(100)))
+
+    def use_in_child():
+        assert n_wrong(tmp_path, TEXTS.take(range(50, 200))) == 0
+
+    assert in_fork(use_in_child) == 0
+    assert n_wrong(tmp_path, TEXTS.take(range(200))) == 0
+    assert EmbeddingCache(tmp_path).stats()[:3] == (250, 200, 200)
