@@ -1,5 +1,6 @@
 """The number of threads of torch and BLAS: one in small fits, and afterwards as before."""
 
+import concurrent.futures
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from isoadapt import IsotropyLayer, LinearHead, TransformerEncoder
 from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt.adapters._engine._loop import one_thread
 from isoadapt.encoders import _opened
+from isoadapt.encoders._threads import settle_threads, workers
 from tests.tiny_models import make_model, make_tokenizer
 
 
@@ -163,3 +165,46 @@ def test_many_texts_are_encoded_in_two_threads_that_share_those_of_torch(
     assert set(numbers) == {each}
     assert len(set(map(id, models))) == n // each
     assert counts() == (n, n, 2)
+
+
+def test_modules_are_copied_for_two_threads_only_after_passes_that_add_hooks(monkeypatch):
+    """Modules that are copied while a pass of another thread adds hooks would have them twice."""
+    torch.set_num_threads(2)
+    passes, passed, embed, copy = [], [], _opened.embed_batch, _opened.eval_copy
+    monkeypatch.setattr(_opened, "embed_batch", lambda *args: passes.append(0) or embed(*args))
+    monkeypatch.setattr(_opened, "eval_copy", lambda m: passed.append(len(passes)) or copy(m))
+    encoder = TransformerEncoder((make_model(), make_tokenizer()), batch_tokens=64)
+    encoder.transform([f"cat {i}" for i in range(100)])
+    assert passed == [2]
+
+
+def test_a_python_thread_that_starts_meanwhile_has_all_threads_of_torch(monkeypatch):
+    torch.set_num_threads(4)
+    others, found, set_number = [], [], torch.set_num_threads
+
+    def watched(number):
+        set_number(number)
+        if number == 2:
+            others.append(threading.Thread(target=start))
+            others[-1].start()
+            others[-1].join(0.05)
+
+    def start():
+        settle_threads()
+        found.append(torch.get_num_threads())
+
+    monkeypatch.setattr(torch, "set_num_threads", watched)
+    with workers(2):
+        pass
+    for other in others:
+        other.join()
+    assert found == [4, 4]
+
+
+def test_texts_are_encoded_after_the_main_thread_has_ended(monkeypatch):
+    """Executors of concurrent.futures take no calls then."""
+    torch.set_num_threads(2)
+    monkeypatch.setattr(concurrent.futures.thread, "_shutdown", True)
+    encoder = TransformerEncoder((make_model(), make_tokenizer()), batch_tokens=64)
+    assert len(encoder.transform([f"cat {i}" for i in range(3000)])) == 3000
+    monkeypatch.undo()

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import os
 import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 
 from isoadapt.encoders._kinds import CLASSIFIES, check_unnamed_head
@@ -28,12 +26,12 @@ from isoadapt.encoders._pooling import (
     several_layers,
 )
 from isoadapt.encoders._sentence import UNLIMITED, live_pooling, sentence_pooling
+from isoadapt.encoders._threads import settle_threads
 
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
 _WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel")
 _READOUT_COLUMNS = 4096  # of pooling="readout" at most
-_PROCESSES: set[int] = set()  # that have used models: this one and those it was forked from
 _LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
 
 
@@ -195,21 +193,11 @@ class Backbone:
 
 def live_backbone(model: Any, tokenizer: Any, sentence: Any = None) -> Backbone:
     """Wrap a shallow copy, in evaluation mode, of a model that the user holds."""
-    keep_to_one_thread_after_fork()
+    settle_threads()
     copied = eval_copy(model)
     head = find_last_linear(copied) if is_classifier(copied) else None
     probes = _LIVE_PROBES.setdefault(model, {})
     return Backbone(copied, tokenizer, head, sentence=sentence, probes=probes)
-
-
-def keep_to_one_thread_after_fork() -> None:
-    """Let torch use one thread if this process was forked from one that has used models.
-
-    The threads of OpenMP do not survive a fork. The first parallel computation would wait for them.
-    """
-    if _PROCESSES and os.getpid() not in _PROCESSES:
-        torch.set_num_threads(1)
-    _PROCESSES.add(os.getpid())
 
 
 def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> Any:

@@ -2,8 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling
 from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._threads import workers
 from isoadapt.encoders._tokenization import Tokens
 
 _HELD = 64  # batches of vectors left on the device before they are copied to the host
@@ -56,20 +56,12 @@ def embed_in_threads(
 ) -> Generator[Batch, None, None]:
     """Yield the batches of blocks, which the functions compute by turns, each in its own thread.
 
-    They share torch's threads and the budget: fewer threads of torch wait for each other then.
+    They share the budget.
     """
     if len(embeds) == 1:
         yield from embed_batches(blocks, embeds[0], batch_tokens, equal_lengths)
         return
-    n, set_number = torch.get_num_threads(), torch.set_num_threads
-    part = max(1, n // len(embeds))
-    with ExitStack() as stack:
-        threads = [ThreadPoolExecutor(1, "", set_number, (part,)) for _ in embeds]
-        for thread in threads:
-            stack.callback(thread.shutdown, cancel_futures=True)
-            # Its first use of torch takes over the number that was set last, here its own.
-            thread.submit(torch.get_num_threads).result()
-        set_number(n)  # which other new threads take over
+    with workers(len(embeds)) as threads:
         turns, waiting = cycle(zip(threads, embeds, strict=True)), deque[Any]()
 
         def submit(batch: dict[str, Tensor]) -> Any:

@@ -18,7 +18,6 @@ from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import (
     Backbone,
     find_last_linear,
-    keep_to_one_thread_after_fork,
     live_backbone,
     unwrapped,
 )
@@ -47,6 +46,7 @@ from isoadapt.encoders._loading import (
     use_options,
 )
 from isoadapt.encoders._sentence import live_kind
+from isoadapt.encoders._threads import settle_threads
 
 DTYPES = {
     "auto": torch.float32,
@@ -61,7 +61,7 @@ _STORE: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()
 
 def stored(load: Callable[..., Any], folder: Path, *settings: Any) -> Any:
     """Return ``load(folder, *settings)`` from the store, calling it if necessary."""
-    keep_to_one_thread_after_fork()
+    settle_threads()
     key = (load, fingerprint(folder), *settings)
     with _LOCK:
         if key not in _STORE:

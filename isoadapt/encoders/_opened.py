@@ -127,6 +127,8 @@ class Opened:
         """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
         budget = token_budget(self.batch_tokens, self.backbone.model.device)
+        # It may pass texts, which adds hooks to modules. They must not be copied meanwhile.
+        equal_lengths = self.equal_lengths
         embeds = [self._embed]
         if fills_two_threads(texts, self.backbone.model.device, budget):
             # A pass may change buffers, such as those of dynamic rotary embeddings.
@@ -134,7 +136,7 @@ class Opened:
             embeds.append(replace(self, backbone=replace(self.backbone, model=model))._embed)
         with (
             closing(tokenize_blocks(texts, self.tokens)) as blocks,  # ends their thread
-            closing(embed_in_threads(blocks, embeds, budget, self.equal_lengths)) as batches,
+            closing(embed_in_threads(blocks, embeds, budget, equal_lengths)) as batches,
         ):
             write_vectors(batches, vectors, progress)
         return vectors

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._threads import Worker
 
 _LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
 _BLOCK = 2048  # texts in a block of tokens
@@ -98,16 +99,13 @@ def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[
         return replace(tokens, order=rows[tokens.order])
 
     first, *others = np.split(longest_first, range(_BLOCK, len(texts), _BLOCK))
-    thread = ThreadPoolExecutor(max_workers=1)
-    try:
+    with closing(Worker()) as thread:
         current = read_rows(first)
         for rows in others:
             following = thread.submit(read_rows, rows)
             yield current
             current = following.result()
         yield current
-    finally:
-        thread.shutdown(cancel_futures=True)
 
 
 def encoded_parts(
