@@ -34,8 +34,8 @@ class Anchor(torch.nn.Module):
         return 1 - torch.cosine_similarity(sums, self.vectors[texts]).mean()
 
 
-def finetune(base, tokens, classes, anchor=None, lam=1.0, seed=0, **arguments):
-    """Fine-tune a model; the labels that the Trainer sees are the numbers of the texts."""
+def finetune(base, tokens, classes, anchor=None, lam=0.1, seed=0, **arguments):
+    """Fine-tune a model. The labels of its rows are numbers, by which the anchor finds vectors."""
     options = {"save_strategy": "no", "report_to": "none", "use_cpu": True, "seed": seed}
     classes, loss = torch.as_tensor(classes), torch.nn.functional.cross_entropy
     load = AutoModelForSequenceClassification.from_pretrained
