@@ -38,6 +38,7 @@ from isoadapt.cli._options import (
 from isoadapt.finetune._penalties import PENALTIES
 
 _EXPECTED = ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError, MemoryError
+_WRONG_USAGE = WrongUsage.__name__, "InvalidParameterError"  # scikit-learn's, not imported yet
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -476,10 +477,8 @@ def main() -> None:
     """
     try:
         app()
-    except WrongUsage as error:
-        typer.echo(f"isoadapt: {reason(error)}", err=True)
-        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except _EXPECTED as error:
-        sys.exit(f"isoadapt: {reason(error)}")
+        typer.echo(f"isoadapt: {reason(error)}", err=True)
+        sys.exit(2 if type(error).__name__ in _WRONG_USAGE else 1)

@@ -40,10 +40,7 @@ def fit(
     cls = ADAPTERS[NAMES[name]]
     parameters = read_settings(settings, cls._get_param_names(), cls.__name__)
     adapter = cls(**parameters)
-    try:
-        adapter._validate_params()
-    except ValueError as error:
-        raise WrongUsage(str(error)) from error
+    adapter._validate_params()
     with console.notes():
         X, y = read_rows(source, verbose=console.verbose)
         if source.model is not None and "head" not in parameters:

@@ -137,6 +137,11 @@ def check_matrix_file(out: Path, source: Path, overwrite: bool) -> None:
 def check_teacher(name: str, source: Source) -> None:
     """Raise WrongUsage unless a method that needs a teacher has both encoders or both matrices."""
     if name in NEED_TEACHER:
+        if source.labels is not None or (source.label is not None and not source.is_matrix()):
+            raise WrongUsage(
+                f"--label and --labels name labels, but {name} learns the vectors of --teacher: "
+                "omit them"
+            )
         matrices = [source.is_matrix(), source.teacher_file() is not None]
         is_complete = source.model is not None and source.teacher is not None
         if any(matrices):
