@@ -55,11 +55,6 @@ def compare(adapters: list[str], options: Run) -> None:
             import_optional("matplotlib", feature="--html", extra="plot")
             check_writable(page.parent)
         tables = _read(options)
-        if options.encoder_saw is None and options.test is None:
-            console.say(
-                f"If the encoder was trained on {options.rows.path}, this cannot tell whether an "
-                "adapter helps: end it and name rows that it has not seen with --test"
-            )
 
         from isoadapt.cli._comparison import run  # here, because it imports torch
 

@@ -118,7 +118,7 @@ def check_exist(files: Iterable[Path | None], models: Iterable[str | None]) -> N
             raise FileNotFoundError(f"the model {model!r} is not a folder")
 
 
-def check_matrix_file(out: Path, source: Path, overwrite: bool) -> None:
+def check_matrix_file(out: Path, overwrite: bool) -> None:
     """Raise an error unless the matrix `out` can be written, before anything is read."""
     if out.suffix.lower() not in (".npy", ".csv", ".parquet"):
         raise WrongUsage(
@@ -126,8 +126,6 @@ def check_matrix_file(out: Path, source: Path, overwrite: bool) -> None:
         )
     if not out.expanduser().parent.is_dir():
         raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
-    if out.expanduser().resolve() == source.expanduser().resolve():
-        raise WrongUsage(f"{str(out)!r} is the input file; give another name for the result")
     if out.expanduser().exists() and not overwrite:
         raise FileExistsError(
             f"{str(out)!r} exists; choose another name, or allow it to be replaced (--overwrite)"
@@ -184,7 +182,10 @@ class Console(NamedTuple):
 
     def show(self, text: str, figures: dict[str, Any]) -> None:
         """Print the result of the command, as text or as JSON, where NaN becomes null."""
-        typer.echo(json.dumps(_plain(figures), indent=2) if self.as_json else text)
+        if self.as_json:
+            plain = json.loads(json.dumps(figures), parse_constant=lambda _: None)
+            text = json.dumps(plain, indent=2)
+        typer.echo(text)
 
     @contextmanager
     def notes(self) -> Iterator[None]:
@@ -197,15 +198,6 @@ class Console(NamedTuple):
                 shown = (" ".join(str(warning.message).split()) for warning in caught)
                 for message in dict.fromkeys(shown):
                     self.say(f"Note: {message}")
-
-
-def _plain(value: Any) -> Any:
-    """Replace NaN by None in nested figures, because JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if value != value else value
 
 
 class SettingsCommand(TyperCommand):
@@ -287,7 +279,7 @@ def read_rows(
 
 
 def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[Any] | None"]:
-    """Return the texts of all files, and the labels if there is one file."""
+    """Return the texts of all files, and the labels unless each text of a pair is alone."""
     if source.labels is not None:
         raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
     if source.model is None:
@@ -303,13 +295,10 @@ def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[A
     label = source.label or ("label" if needed else None)
     texts: list[Any] = []
     for path in (source.path, *source.more):
-        if source.more and table_suffix(path) == ".txt":  # has no columns
-            found, y = load_table(path, label=None)
-        else:
-            found, y = load_table(path, text=source.text, label=label)
-            found = each_alone(found, path) if source.separately else found
-        texts += found
-    return texts, None if source.more or source.separately else y
+        plain = bool(source.more) and table_suffix(path) == ".txt"  # without columns
+        found, y = load_table(path, text=None if plain else source.text, label=label)
+        texts += each_alone(found, path) if source.separately and not plain else found
+    return texts, None if source.separately else y
 
 
 def labelled_texts(rows: Source) -> tuple[Any, "NDArray[Any]"]:

@@ -1,11 +1,9 @@
 """Implementation of ``isoadapt transform``."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.files import atomic_path
@@ -28,7 +26,7 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
         X, _ = read_rows(rows, features=names, with_labels=False, verbose=console.verbose)
         adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:
-        _write(path, adapted, adapter.get_feature_names_out().tolist())
+        _write(path, pd.DataFrame(adapted, columns=adapter.get_feature_names_out().tolist()))
     n, d = adapted.shape
     console.show(
         f"Wrote {n} × {d} ({adapted.dtype}): {out}",
@@ -36,12 +34,11 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
     )
 
 
-def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
+def _write(path: Path, table: pd.DataFrame) -> None:
     """Write a matrix in the format of the suffix."""
-    table = pd.DataFrame(adapted, columns=names)
     if path.suffix.lower() == ".npy":
         with path.open("wb") as file:
-            np.save(file, adapted)
+            np.save(file, table.to_numpy())
     elif path.suffix.lower() == ".csv":  # with all digits of the dtype
         table.to_csv(path, index=False)
     else:
