@@ -1,7 +1,6 @@
 """Implementation of ``isoadapt demo``."""
 
 import textwrap
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +36,6 @@ from isoadapt.report import SpectrumDisplay
 _N_TRAIN, _N_DEV = 1280, 600
 _QUICK = {"lr": 3e-4, "epochs": 2, "batch_size": 16, "shuffle": False, "freeze_embeddings": True}
 _REPAIR, _LAYER = "LogitPreservingWhitening", "IsotropyLayer, minibatch"
-_HIGHLIGHTED = (_REPAIR, _LAYER, "IsotropyLayer, exact", "Whitening, head refit")
 _SPECTRA, _PIPELINE, _CHECKPOINT = "spectra.png", "pipeline.joblib", "checkpoint"
 _RAW = "classifier's vectors"
 _ADAPTED = f"repaired by {_REPAIR}"
@@ -54,7 +52,7 @@ _LEGEND = (
     "be better than they are to deserve credit for the task."
 )
 
-Vectors = tuple[NDArray[Any], NDArray[Any]]  # of the first and of the second sentences
+Vectors = NDArray[Any]  # (2 n, d) of the first sentences of n pairs, then of the second ones
 
 
 class PairFigures(NamedTuple):
@@ -79,7 +77,6 @@ def demo(
         if model is None:
             before, settings = minilm_folder(), {"lr": 1e-4} if rows else _QUICK
             model = _fine_tune(texts, labels, out, overwrite, settings, console)
-        start = time.perf_counter()
         console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {model} ...")
         encoder, head = load_checkpoint(model, verbose=console.verbose)
         X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
@@ -92,7 +89,7 @@ def demo(
             head=head,
             X_test=dev_X,
             y_test=dev_labels,
-            uses=[Similarity(*vectors[_RAW], load_similarity_pairs().scores)],
+            uses=[Similarity(*np.split(vectors[_RAW], 2), load_similarity_pairs().scores)],
             encoder_saw=True,
             random_state=0,
             verbose=console.verbose,
@@ -100,7 +97,6 @@ def demo(
         _save_spectra(comparison.estimators, dev_X, writable_folder(out) / _SPECTRA)
         with atomic_path(out / _PIPELINE) as temporary:  # without the weights of the encoder
             joblib.dump(make_pipeline(encoder.set_params(verbose=0), adapter), temporary)
-        console.say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
     found = {name: similarity(pair) for name, pair in vectors.items()}
     parts = [
         story(comparison, found, model, of_pairs=not isinstance(texts[0], str)),
@@ -150,12 +146,11 @@ def _fine_tune(
     texts: Any, labels: Any, out: Path, overwrite: bool, settings: dict[str, Any], console: Console
 ) -> str:
     """Fine-tune all-MiniLM-L6-v2 and return the folder of the checkpoint."""
-    start = time.perf_counter()
     console.say(f"Fine-tuning all-MiniLM-L6-v2, a small encoder, on {len(texts)} texts ...")
     options = {"random_state": 0, "overwrite": overwrite, "verbose": console.verbose, **settings}
-    folder = finetune_text_classifier(minilm_folder(), texts, labels, out / _CHECKPOINT, **options)
-    console.say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
-    return str(folder)
+    return str(
+        finetune_text_classifier(minilm_folder(), texts, labels, out / _CHECKPOINT, **options)
+    )
 
 
 def repair(
@@ -175,20 +170,23 @@ def repair(
         texts = list(dict.fromkeys(text for pair in texts for text in pair))
         X = encoder.transform(texts)
     adapter = LogitPreservingWhitening(head).fit(X)
-    raw = _embed(encoder)
-    vectors = {_RAW: raw, _ADAPTED: (adapter.transform(raw[0]), adapter.transform(raw[1]))}
+    left, right, _ = load_similarity_pairs()
+    sentences = left + right
+    raw = encoder.transform(sentences)
+    vectors = {_RAW: raw, _ADAPTED: adapter.transform(raw)}
     if before is not None:
         if every:
             layers = clone(encoder).set_params(pooling="readout")
-            vectors[_TAUGHT] = _embed(AdaptedEncoder(layers, TeacherReadout(), before).fit(texts))
-        vectors[_BEFORE] = _embed(TransformerEncoder(before))
+            taught = AdaptedEncoder(layers, TeacherReadout(), before).fit(texts)
+            vectors[_TAUGHT] = taught.transform(sentences)
+        vectors[_BEFORE] = TransformerEncoder(before).transform(sentences)
     return adapter, vectors
 
 
 def similarity(vectors: Vectors) -> PairFigures:
     """Evaluate vectors of the graded pairs."""
     queries, sentences, scores = load_similarity_pairs()
-    first, second = (side.astype(np.float64) for side in vectors)
+    first, second = np.split(vectors.astype(np.float64), 2)
     cosines = cosine_similarity(first, second)
     asked = np.flatnonzero(scores >= _PARAPHRASE)
     row = cosines[queries.index(_QUERY)]
@@ -316,15 +314,8 @@ def _save_spectra(adapters: dict[str, Any], X: NDArray[Any], path: Path) -> None
     """Plot the spectra of embeddings before and after each adapter."""
     figures = import_optional("matplotlib.figure", feature="The plot", extra="plot")
     figure = figures.Figure(figsize=(11, 4.5), layout="constrained")
-    first = [name for name in _HIGHLIGHTED if name in adapters]
-    shown = {name: adapters[name] for name in [*first, *adapters]}
+    shown = {_REPAIR: adapters[_REPAIR]} | adapters
     SpectrumDisplay.from_estimator(shown, X, ax=figure.subplots(1, 2))
     figure.suptitle("Embeddings of texts that no adapter was fitted to")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)
-
-
-def _embed(encoder: TransformerEncoder | AdaptedEncoder) -> Vectors:
-    left, right, _ = load_similarity_pairs()
-    vectors = encoder.transform(left + right)
-    return vectors[: len(left)], vectors[len(left) :]

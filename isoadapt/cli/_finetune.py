@@ -1,6 +1,5 @@
 """Implementation of ``isoadapt finetune``."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -40,12 +39,10 @@ def finetune(
             judged = labelled_texts(rows._replace(path=dev))
             _check_dev(dev, judged[1], rows.path, labels)
         console.say(f"Fine-tuning {rows.model} on {len(texts)} texts ...")
-        start = time.perf_counter()
         options |= {"max_length": rows.max_length, "overwrite": overwrite}
         finetune_text_classifier(
             str(rows.model), texts, labels, out, verbose=console.verbose, **options
         )
-    console.say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
     figures, lines = None, [f"Checkpoint: {out}"]
     if judged is not None:
         try:
