@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isoadapt.cli._options import Console, Source, WrongUsage, read_rows
+from isoadapt.cli._options import Console, Source, WrongUsage, read_matrix
 
 if TYPE_CHECKING:
     from isoadapt import TransformerEncoder
@@ -28,7 +28,7 @@ def audit(source: Source, layers: bool, full: bool, console: Console) -> None:
 def _audit(source: Source, layers: bool, full: bool, verbose: int) -> tuple[str, dict[str, Any]]:
     """Return the description of a matrix, or of texts and their embeddings, and its figures."""
     with_labels = source.label is not None
-    rows, labels = source.table or read_rows(source, with_labels=with_labels, mapped=True)
+    rows, labels = source.table or read_matrix(source, with_labels=with_labels, mapped=True)
     if len(rows) < 4:  # for which the corrected IsoScore is not defined
         raise ValueError(
             f"{source.path} holds {len(rows)} row(s), but at least 4 are needed: name a file with "

@@ -58,9 +58,7 @@ def compare(adapters: list[str], options: Run) -> None:
 
         from isoadapt.cli._comparison import run  # here, because it imports torch
 
-        interrupted = run(tables, chosen, options._replace(out=out, page=page))
-    if interrupted:
-        raise KeyboardInterrupt
+        run(tables, chosen, options._replace(out=out, page=page))
 
 
 def _check_usage(adapters: list[str], options: Run) -> Any:

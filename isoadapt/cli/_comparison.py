@@ -25,8 +25,8 @@ _DRAWN = 1_000  # rows on a map
 Vectors = dict[str, NDArray[Any]]  # (n, d) of each set of texts
 
 
-def run(tables: Tables, adapters: Any, options: Run) -> bool:
-    """Embed the texts, compare, print and write; return whether the comparison was interrupted."""
+def run(tables: Tables, adapters: Any, options: Run) -> None:
+    """Embed the texts, compare, print and write, also what was done before an interrupt."""
     rows, console, y = options.rows, options.console, tables.labels["y"]
     encoder = rows.encoder(console.verbose)
     wide, taught = encoder, None  # the encoder of all columns, and what TeacherReadout learns
@@ -60,7 +60,8 @@ def run(tables: Tables, adapters: Any, options: Run) -> bool:
         width = encoder.open().width
         _write_page(options.page, options, comparison, tables, vectors, width)
     console.show(comparison._text(options.full), comparison.to_dict())
-    return any(note.startswith(INTERRUPTED) for note in comparison.notes)
+    if any(note.startswith(INTERRUPTED) for note in comparison.notes):
+        raise KeyboardInterrupt
 
 
 def _encode(encoder: TransformerEncoder, tables: Tables, console: Console) -> Vectors:

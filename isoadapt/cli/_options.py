@@ -235,47 +235,25 @@ def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -
     return values
 
 
-def read_rows(
-    source: Source,
-    features: Sequence[str] | None = None,
-    *,
-    with_labels: bool = True,
-    mapped: bool = False,
-    verbose: int = 1,
-) -> tuple[Any, "NDArray[Any] | None"]:
-    """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None.
-
-    Without `with_labels`, and of texts that are embedded each alone, labels are not read. With a
-    teacher, y holds its vectors of the texts (n, d_t).
-    """
-    if source.is_matrix():
-        if source.separately:
-            raise WrongUsage(
-                f"--separately is for two columns of texts, but {str(source.path)!r} is read as a "
-                "matrix: omit it, or name a table and the --model that embeds its texts"
-            )
-        if source.label is not None and source.path.suffix.lower() == ".npy":
-            raise WrongUsage(
-                f"--label {source.label}: a .npy matrix has no columns. Use Parquet, or fit "
-                "--labels y.npy"
-            )
-
-        from isoadapt.datasets._matrices import load_matrix
-
-        X, y = load_matrix(
-            source.path,
-            label=source.label or "label",
-            labels=source.labels,
-            features=source.text or features,
-            with_labels=with_labels,
-            mapped=mapped,
+def read_matrix(source: Source, **options: Any) -> "tuple[Any, NDArray[Any] | None]":
+    """Read X (n, d), and y: labels (n,), None or, with a teacher, its vectors (n, d_t)."""
+    if source.separately:
+        raise WrongUsage(
+            f"--separately is for two columns of texts, but {str(source.path)!r} is read as a "
+            "matrix: omit it, or name a table and the --model that embeds its texts"
         )
-        file = source.teacher_file()
-        return X, y if file is None else load_matrix(file.expanduser(), with_labels=False)[0]
-    texts, y = source.table or read_texts(source, with_labels)
-    if source.teacher is not None:
-        y = Source(source.path, source.teacher).encoder(verbose).transform(texts)
-    return source.encoder(verbose).transform(texts), y
+    if source.label is not None and source.path.suffix.lower() == ".npy":
+        raise WrongUsage(
+            f"--label {source.label}: a .npy matrix has no columns. Use Parquet, or fit "
+            "--labels y.npy"
+        )
+
+    from isoadapt.datasets._matrices import load_matrix
+
+    options = {"features": source.text, "label": source.label or "label"} | options
+    X, y = load_matrix(source.path, labels=source.labels, **options)
+    file = source.teacher_file()
+    return X, y if file is None else load_matrix(file.expanduser(), with_labels=False)[0]
 
 
 def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[Any] | None"]:
@@ -297,7 +275,14 @@ def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[A
     for path in (source.path, *source.more):
         plain = bool(source.more) and table_suffix(path) == ".txt"  # without columns
         found, y = load_table(path, text=None if plain else source.text, label=label)
-        texts += each_alone(found, path) if source.separately and not plain else found
+        if source.separately and not plain:
+            if isinstance(found[0], str):
+                raise WrongUsage(
+                    f"--separately needs two columns of texts, but one is read from {str(path)!r}: "
+                    "omit it, or name two columns with --text A,B"
+                )
+            found = [text for column in zip(*found, strict=True) for text in column]
+        texts += found
     return texts, None if source.separately else y
 
 
@@ -311,16 +296,6 @@ def labelled_texts(rows: Source) -> tuple[Any, "NDArray[Any]"]:
             f"{rows.path} has no column 'label': name the column of labels with --label"
         )
     return texts, labels
-
-
-def each_alone(texts: Sequence[Any], path: Path) -> list[str]:
-    """Return the texts of the first column, then those of the second."""
-    if isinstance(texts[0], str):
-        raise WrongUsage(
-            f"--separately needs two columns of texts, but one is read from {str(path)!r}: omit "
-            "it, or name two columns with --text A,B"
-        )
-    return [text for column in zip(*texts, strict=True) for text in column]
 
 
 def recorded_model(given: Path | None, recorded: Any) -> Path:

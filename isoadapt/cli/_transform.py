@@ -8,7 +8,7 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
-from isoadapt.cli._options import Console, Source, read_rows, recorded_model
+from isoadapt.cli._options import Console, Source, read_matrix, read_texts, recorded_model
 from isoadapt.interop._folder import read_folder
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._reference import check_vectors
@@ -20,10 +20,13 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
         model, base_model = read_folder(folder)
         parts = take_apart(model)
         adapter = Pipeline(parts.adapters)
-        if not rows.is_matrix():
+        if rows.is_matrix():
+            names = rows.text or getattr(adapter, "feature_names_in_", None)
+            X, _ = read_matrix(rows, features=names, with_labels=False)
+        else:
             rows = _with_recorded_encoder(rows, parts, base_model)
-        names = getattr(adapter, "feature_names_in_", None)
-        X, _ = read_rows(rows, features=names, with_labels=False, verbose=console.verbose)
+            texts, _ = read_texts(rows, with_labels=False)
+            X = rows.encoder(console.verbose).transform(texts)
         adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:
         _write(path, pd.DataFrame(adapted, columns=adapter.get_feature_names_out().tolist()))
