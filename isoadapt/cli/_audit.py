@@ -18,9 +18,6 @@ def audit(source: Source, layers: bool, full: bool, console: Console) -> None:
     """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
     if layers and source.is_matrix():
         raise WrongUsage(f"--layers needs a checkpoint and texts, but {source.path} is a matrix")
-    if source.label is not None and (layers or source.separately):
-        given = "--layers" if layers else "--separately"
-        raise WrongUsage(f"--label cannot be combined with {given}, whose rows have no label")
     with console.notes():
         console.show(*_audit(source, layers, full, console.verbose))
 

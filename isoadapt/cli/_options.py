@@ -257,7 +257,7 @@ def read_matrix(source: Source, **options: Any) -> "tuple[Any, NDArray[Any] | No
 
 
 def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[Any] | None"]:
-    """Return the texts of all files, and the labels unless each text of a pair is alone."""
+    """Return the texts of all files, and the labels, which several files do not have."""
     if source.labels is not None:
         raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
     if source.model is None:
@@ -269,6 +269,8 @@ def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[A
     from isoadapt.datasets import load_table
     from isoadapt.datasets._tables import table_suffix
 
+    if with_labels and source.separately and source.label is not None:
+        raise WrongUsage("--label cannot be combined with --separately: labels are of pairs")
     needed = with_labels and not source.separately and source.teacher is None
     label = source.label or ("label" if needed else None)
     texts: list[Any] = []
@@ -283,7 +285,7 @@ def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[A
                 )
             found = [text for column in zip(*found, strict=True) for text in column]
         texts += found
-    return texts, None if source.separately else y
+    return texts, y
 
 
 def labelled_texts(rows: Source) -> tuple[Any, "NDArray[Any]"]:
