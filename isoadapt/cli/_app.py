@@ -372,7 +372,7 @@ def transform(
     from isoadapt.cli import _transform
 
     rows = Source(source, model, label, None, max_length, columns(text), separately)
-    _transform.transform(folder, rows, out, overwrite, Console(as_json, quiet))
+    _transform.transform(folder, rows, out, Console(as_json, quiet))
 
 
 @app.command()

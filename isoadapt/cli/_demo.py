@@ -24,7 +24,7 @@ from isoadapt._utils.files import atomic_path, check_output_folder, check_writab
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._registry import installed_variants
-from isoadapt.cli._options import Console, Source, labelled_texts
+from isoadapt.cli._options import Console, Source, check_file, labelled_texts
 from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
@@ -116,11 +116,7 @@ def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
     """Check, before anything is computed, that the results can be written to the folder."""
     check_writable(out)
     for path in (out / _SPECTRA, out / _PIPELINE):
-        if path.is_dir() or (path.exists() and not overwrite):
-            raise FileExistsError(
-                f"{str(path)!r} exists; choose another --out, or allow files in it to be replaced "
-                "(--overwrite)"
-            )
+        check_file(path, overwrite)
     if fine_tunes:
         check_output_folder(out / _CHECKPOINT, overwrite, name="--out")
 

@@ -47,8 +47,7 @@ def finetune(
     if judged is not None:
         try:
             with console.notes():
-                known = np.concatenate([labels, judged[1]])
-                figures = _evaluate(out, *judged, known, options["max_length"], console.verbose)
+                figures = _evaluate(out, judged, labels, rows.max_length, console.verbose)
         except ValueError as error:
             raise ValueError(
                 f"{out} holds the fine-tuned checkpoint, but it cannot be evaluated on {dev}: "
@@ -73,15 +72,11 @@ def _make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any
 
 
 def _evaluate(
-    folder: Path,
-    texts: Sequence[Any],
-    labels: NDArray[Any],
-    known: NDArray[Any],
-    max_length: int,
-    verbose: int,
+    folder: Path, judged: Any, known: NDArray[Any], max_length: Any, verbose: int
 ) -> dict[str, float]:
     """Return the task metrics of a checkpoint and the isotropy of its head input."""
-    encoder, head = load_checkpoint(folder, verbose=verbose, y=known)
+    texts, labels = judged
+    encoder, head = load_checkpoint(folder, verbose=verbose, y=np.concatenate([known, labels]))
     limit = encoder.open().backbone.limit or max_length
     X = encoder.set_params(max_length=min(max_length, limit)).transform(texts)
     predicted = head.predict(X)

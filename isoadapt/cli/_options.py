@@ -126,9 +126,14 @@ def check_matrix_file(out: Path, overwrite: bool) -> None:
         )
     if not out.expanduser().parent.is_dir():
         raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
-    if out.expanduser().exists() and not overwrite:
+    check_file(out.expanduser(), overwrite)
+
+
+def check_file(path: Path, overwrite: bool) -> None:
+    """Raise FileExistsError if there is a folder, or a file that may not be replaced."""
+    if path.is_dir() or (path.exists() and not overwrite):
         raise FileExistsError(
-            f"{str(out)!r} exists; choose another name, or allow it to be replaced (--overwrite)"
+            f"{str(path)!r} exists; choose another name, or allow it to be replaced (--overwrite)"
         )
 
 
@@ -300,10 +305,10 @@ def labelled_texts(rows: Source) -> tuple[Any, "NDArray[Any]"]:
     return texts, labels
 
 
-def recorded_model(given: Path | None, recorded: Any) -> Path:
+def recorded_model(given: Path | str | None, recorded: Any) -> Path:
     """Return the checkpoint that was given, or else the one that an adapter folder records."""
     if given is None and (recorded is None or not Path(recorded).is_dir()):
         raise WrongUsage(
             f"the model that the adapter records ({recorded!r}) is not a folder here: pass --model"
         )
-    return given or Path(recorded)
+    return Path(given or recorded)
