@@ -36,10 +36,11 @@ def _audit(source: Source, layers: bool, full: bool, verbose: int) -> tuple[str,
     from isoadapt.metrics._report_text import REFERENCES, table
 
     about: list[str] = []
+    commands: list[str] = []
     figures: dict[str, Any] = {}
     if source.is_matrix():
         report = isotropy_report(rows, labels=labels)
-        verdict, commands = report.verdict(), []
+        verdict = report.verdict()
     else:
         encoder = source.encoder(verbose)
         about, figures = _describe_texts(encoder, source, rows, layers)

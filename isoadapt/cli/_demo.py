@@ -81,6 +81,7 @@ def demo(
         encoder, head = load_checkpoint(model, verbose=console.verbose)
         X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
         adapter, vectors = repair(encoder, head, texts, X, before, every)
+        first, second = np.split(vectors[_RAW], 2)
         console.say("Fitting adapters and controls ...")
         comparison = compare_adapters(
             X,
@@ -89,7 +90,7 @@ def demo(
             head=head,
             X_test=dev_X,
             y_test=dev_labels,
-            uses=[Similarity(*np.split(vectors[_RAW], 2), load_similarity_pairs().scores)],
+            uses=[Similarity(first, second, load_similarity_pairs().scores)],
             encoder_saw=True,
             random_state=0,
             verbose=console.verbose,

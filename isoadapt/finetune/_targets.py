@@ -61,7 +61,9 @@ class Targets:
                 "leave it out, or give IsotropyTrainer a loss of your own as compute_loss_func"
             )
         known, given = self.given.tolist(), {} if class_weight == "balanced" else class_weight
-        numbers = [each for each in given.values() if isinstance(each, Real) and 0 < each < np.inf]
+        numbers = [
+            each for each in given.values() if isinstance(each, Real) and 0 < float(each) < np.inf
+        ]
         if len(numbers) < len(given) or not given.keys() <= set(known):
             raise InvalidParameterError(
                 f"class_weight={class_weight!r} must be 'balanced', or a dict of positive numbers "
