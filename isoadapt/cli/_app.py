@@ -367,7 +367,7 @@ def transform(
     isoadapt transform my-adapter dev.tsv adapted.npy
     """
     check_exist([folder, source], [model])
-    check_matrix_file(out, overwrite)
+    check_matrix_file(out, source, overwrite)
 
     from isoadapt.cli import _transform
 

@@ -37,7 +37,7 @@ def finetune(
         texts, labels = cast(Any, rows.table)
         if dev is not None:
             judged = labelled_texts(rows._replace(path=dev))
-            _check_dev(dev, judged[1], rows.path, labels)
+            _check_dev(dev, judged, rows.path, labels)
         console.say(f"Fine-tuning {rows.model} on {len(texts)} texts ...")
         options |= {"max_length": rows.max_length, "overwrite": overwrite}
         finetune_text_classifier(
@@ -92,8 +92,11 @@ def _evaluate(
     return task | {name: found[name] for name in names}
 
 
-def _check_dev(dev: Path, labels: NDArray[Any], train: Path, known: NDArray[Any]) -> None:
-    """Check that a dev table has no class that training lacks."""
+def _check_dev(dev: Path, judged: Any, train: Path, known: NDArray[Any]) -> None:
+    """Check that a dev table has texts to tell apart, and no class that training lacks."""
+    texts, labels = judged
+    if len(set(texts)) < 2:
+        raise ValueError(f"{dev} holds only one distinct text, but evaluation needs at least two")
     known, labels = np.ravel(known), np.ravel(labels)
     if known.dtype.kind == "f" and labels.dtype.kind in {"i", "f"}:
         return  # any number may be a target

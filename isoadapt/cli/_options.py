@@ -118,7 +118,7 @@ def check_exist(files: Iterable[Path | None], models: Iterable[str | None]) -> N
             raise FileNotFoundError(f"the model {model!r} is not a folder")
 
 
-def check_matrix_file(out: Path, overwrite: bool) -> None:
+def check_matrix_file(out: Path, source: Path, overwrite: bool) -> None:
     """Raise an error unless the matrix `out` can be written, before anything is read."""
     if out.suffix.lower() not in (".npy", ".csv", ".parquet"):
         raise WrongUsage(
@@ -126,6 +126,8 @@ def check_matrix_file(out: Path, overwrite: bool) -> None:
         )
     if not out.expanduser().parent.is_dir():
         raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
+    if out.expanduser().resolve() == source.expanduser().resolve():
+        raise WrongUsage(f"{str(out)!r} is the input file; give another name for the result")
     check_file(out.expanduser(), overwrite)
 
 

@@ -14,6 +14,7 @@ CONTENTS = {
     "bare.tsv": "sentence\na cat\na dog\n",
     "empty.txt": "\n \n",
     "names.tsv": "sentence\tlabel\na\tno\nb\tyes\n",
+    "one.tsv": "sentence\tlabel\nthe cat sat\t0\nthe cat sat\t1\n",
     "pairs.tsv": "sentence1\tsentence2\tlabel\nthe cat\ta dog\t1\na dog\ta cat\t0\n",
 }
 
@@ -64,10 +65,10 @@ WRONG_USAGE = [
     ("or two matrices", "fit teacher-readout --out a --on X.npy X.npy --teacher X.npy"),
     ("or two matrices", TEACHER.replace("my-base", "X.npy") + "texts.tsv"),
     (r"\.npy, \.csv or \.parquet", "transform narrow X.npy out.tsv"),
+    ("input file", "transform narrow X.npy X.npy --overwrite"),
     ("pass --model", "transform narrow texts.tsv out.npy"),
     ("omit them", TEACHER + "texts.tsv --label label"),
     ("omit them", "fit teacher-readout --out a --on X.npy --teacher X.npy --labels y.npy"),
-    ("'class_weight' .* Got 'rare'", TRAIN + "--class-weight rare"),
     ("{0: -1} must be .* 0, 1, 2", TRAIN + "--class-weight '{0: -1}'"),
     ("--train and --dev", "demo --train absent.tsv"),
     ("did you mean", TRAIN + "--penalty ista"),
@@ -84,6 +85,7 @@ FAILURES = [
     ("'no'", COMPARE + "--foreign no"),  # before texts are encoded
     ("names.tsv has the label 'no'", TRAIN + "--dev names.tsv"),
     ("bare.tsv has no column 'label'.*--label", TRAIN + "--dev bare.tsv"),
+    ("only one distinct text", TRAIN + "--dev one.tsv"),
     ("--out='my-model' exists", TRAIN + "--out my-model"),
     ("'f9'", "fit whitening --out a --on X.parquet --label f9"),
     ("not empty", "fit whitening --out my-adapter --on X.npy"),
