@@ -122,8 +122,8 @@ def audit(
                 "texts.tsv (the name of a matrix must end in .npy or .parquet)"
             )
         rows = rows._replace(path=texts, model=source, pooling=vectors)
-    elif texts is not None or vectors != "auto":
-        given = "--vectors" if texts is None else f"texts={str(texts)!r}"
+    elif texts is not None or layers or vectors != "auto":
+        given = "--layers" if layers else "--vectors" if texts is None else f"texts={str(texts)!r}"
         raise WrongUsage(f"{given} needs a checkpoint, but {source!r} is a matrix")
     rows = rows.checked(with_labels=label is not None)
 
@@ -476,7 +476,8 @@ def main() -> None:
     usage, 1 for other errors, and 130 after an interrupt.
     """
     try:
-        app()
+        with Console(quiet="--quiet" in sys.argv).notes():
+            app()
     except KeyboardInterrupt:
         sys.exit(130)
     except _EXPECTED as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isoadapt.cli._options import Console, Source, WrongUsage, read_matrix
+from isoadapt.cli._options import Console, Source, read_matrix
 
 if TYPE_CHECKING:
     from isoadapt import TransformerEncoder
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
 def audit(source: Source, layers: bool, full: bool, console: Console) -> None:
     """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
-    if layers and source.is_matrix():
-        raise WrongUsage(f"--layers needs a checkpoint and texts, but {source.path} is a matrix")
-    with console.notes():
-        console.show(*_audit(source, layers, full, console.verbose))
-
-
-def _audit(source: Source, layers: bool, full: bool, verbose: int) -> tuple[str, dict[str, Any]]:
-    """Return the description of a matrix, or of texts and their embeddings, and its figures."""
     with_labels = source.label is not None
     rows, labels = source.table or read_matrix(source, with_labels=with_labels, mapped=True)
     if len(rows) < 4:  # for which the corrected IsoScore is not defined
@@ -42,7 +34,7 @@ def _audit(source: Source, layers: bool, full: bool, verbose: int) -> tuple[str,
         report = isotropy_report(rows, labels=labels)
         verdict = report.verdict()
     else:
-        encoder = source.encoder(verbose)
+        encoder = source.encoder(console.verbose)
         about, figures = _describe_texts(encoder, source, rows, layers)
         rows = encoder.transform(rows)
         report = isotropy_report(rows, labels=labels)
@@ -56,7 +48,8 @@ def _audit(source: Source, layers: bool, full: bool, verbose: int) -> tuple[str,
     healthy, collapsed = ({key: pair[i] for key, pair in REFERENCES.items()} for i in (0, 1))
     figures |= {"pooled": report.to_dict()} if layers else report.to_dict()
     figures["references"] = {"healthy": healthy, "collapsed": collapsed}
-    return "\n".join(lines), figures | {"verdict": verdict, "match_threshold": match}
+    figures |= {"verdict": verdict, "match_threshold": match}
+    console.show("\n".join(lines), figures)
 
 
 def _describe_texts(

@@ -69,35 +69,34 @@ def demo(
 ) -> None:
     """Fine-tune a checkpoint or use a given one, repair its vectors, and compare adapters."""
     out = out.expanduser()
-    with console.notes():
-        _check_out(out, model is None, overwrite)
-        import_optional("matplotlib", feature="The plot", extra="plot")
-        texts, labels, dev_texts, dev_labels = _read_tables(rows, console)
-        before = None
-        if model is None:
-            before, settings = minilm_folder(), {"lr": 1e-4} if rows else _QUICK
-            model = _fine_tune(texts, labels, out, overwrite, settings, console)
-        console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {model} ...")
-        encoder, head = load_checkpoint(model, verbose=console.verbose)
-        X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
-        adapter, vectors = repair(encoder, head, texts, X, before, every)
-        first, second = np.split(vectors[_RAW], 2)
-        console.say("Fitting adapters and controls ...")
-        comparison = compare_adapters(
-            X,
-            labels,
-            chosen_adapters(head, every),
-            head=head,
-            X_test=dev_X,
-            y_test=dev_labels,
-            uses=[Similarity(first, second, load_similarity_pairs().scores)],
-            encoder_saw=True,
-            random_state=0,
-            verbose=console.verbose,
-        )
-        _save_spectra(comparison.estimators, dev_X, writable_folder(out) / _SPECTRA)
-        with atomic_path(out / _PIPELINE) as temporary:  # without the weights of the encoder
-            joblib.dump(make_pipeline(encoder.set_params(verbose=0), adapter), temporary)
+    _check_out(out, model is None, overwrite)
+    import_optional("matplotlib", feature="The plot", extra="plot")
+    texts, labels, dev_texts, dev_labels = _read_tables(rows, console)
+    before = None
+    if model is None:
+        before, settings = minilm_folder(), {"lr": 1e-4} if rows else _QUICK
+        model = _fine_tune(texts, labels, out, overwrite, settings, console)
+    console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {model} ...")
+    encoder, head = load_checkpoint(model, verbose=console.verbose)
+    X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
+    adapter, vectors = repair(encoder, head, texts, X, before, every)
+    first, second = np.split(vectors[_RAW], 2)
+    console.say("Fitting adapters and controls ...")
+    comparison = compare_adapters(
+        X,
+        labels,
+        chosen_adapters(head, every),
+        head=head,
+        X_test=dev_X,
+        y_test=dev_labels,
+        uses=[Similarity(first, second, load_similarity_pairs().scores)],
+        encoder_saw=True,
+        random_state=0,
+        verbose=console.verbose,
+    )
+    _save_spectra(comparison.estimators, dev_X, writable_folder(out) / _SPECTRA)
+    with atomic_path(out / _PIPELINE) as temporary:  # without the weights of the encoder
+        joblib.dump(make_pipeline(encoder.set_params(verbose=0), adapter), temporary)
     found = {name: similarity(pair) for name, pair in vectors.items()}
     parts = [
         story(comparison, found, model, of_pairs=not isinstance(texts[0], str)),

@@ -33,21 +33,17 @@ def finetune(
     """Fine-tune and save a classifier, and print its figures on the dev table and its folder."""
     options = _make_options(penalty, settings)
     judged = None
-    with console.notes():
-        texts, labels = cast(Any, rows.table)
-        if dev is not None:
-            judged = labelled_texts(rows._replace(path=dev))
-            _check_dev(dev, judged, rows.path, labels)
-        console.say(f"Fine-tuning {rows.model} on {len(texts)} texts ...")
-        options |= {"max_length": rows.max_length, "overwrite": overwrite}
-        finetune_text_classifier(
-            str(rows.model), texts, labels, out, verbose=console.verbose, **options
-        )
+    texts, labels = cast(Any, rows.table)
+    if dev is not None:
+        judged = labelled_texts(rows._replace(path=dev))
+        _check_dev(dev, judged, rows.path, labels)
+    console.say(f"Fine-tuning {rows.model} on {len(texts)} texts ...")
+    options |= {"max_length": rows.max_length, "overwrite": overwrite, "verbose": console.verbose}
+    finetune_text_classifier(str(rows.model), texts, labels, out, **options)
     figures, lines = None, [f"Checkpoint: {out}"]
     if judged is not None:
         try:
-            with console.notes():
-                figures = _evaluate(out, judged, labels, rows.max_length, console.verbose)
+            figures = _evaluate(out, judged, labels, rows.max_length, console.verbose)
         except ValueError as error:
             raise ValueError(
                 f"{out} holds the fine-tuned checkpoint, but it cannot be evaluated on {dev}: "

@@ -41,24 +41,23 @@ def fit(
     parameters = read_settings(settings, cls._get_param_names(), cls.__name__)
     adapter = cls(**parameters)
     adapter._validate_params()
-    with console.notes():
-        X, y = read_matrix(source) if source.is_matrix() else _embed(source, console.verbose)
-        if source.model is not None and "head" not in parameters:
-            labels = None if adapter._needs_teacher else y
-            adapter._take_checkpoint_head(lambda: source.encoder().head(labels), labels)
-        if y is None and adapter._needs_y():
-            raise WrongUsage(_ask_for_labels(adapter, source))
-        console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
-        adapter.fit(X, y)
-        rows, metrics = _judge(adapter, X, y)
-        save_adapter(
-            adapter,
-            out,
-            base_model=_model_to_record(source),
-            data=_data_to_record(source, len(X)),
-            metrics={f"{name} ({rows})": metrics[name] for name in metrics if metrics[name]},
-            overwrite=overwrite,
-        )
+    X, y = read_matrix(source) if source.is_matrix() else _embed(source, console.verbose)
+    if source.model is not None and "head" not in parameters:
+        labels = None if adapter._needs_teacher else y
+        adapter._take_checkpoint_head(lambda: source.encoder().head(labels), labels)
+    if y is None and adapter._needs_y():
+        raise WrongUsage(_ask_for_labels(adapter, source))
+    console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
+    adapter.fit(X, y)
+    rows, metrics = _judge(adapter, X, y)
+    save_adapter(
+        adapter,
+        out,
+        base_model=_model_to_record(source),
+        data=_data_to_record(source, len(X)),
+        metrics={f"{name} ({rows})": metrics[name] for name in metrics if metrics[name]},
+        overwrite=overwrite,
+    )
     console.show(
         f"{_verdict(**metrics)}\n\n{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\n"
         f"Adapter: {out}",

@@ -17,23 +17,22 @@ from isoadapt.interop._sentence_transformer import export_encoder
 
 def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
     """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
-    with console.notes():
-        model, base_model = read_folder(folder)
-        parts = take_apart(model)
-        adapter = Pipeline(parts.adapters)
-        if rows.is_matrix():
-            names = rows.text or getattr(adapter, "feature_names_in_", None)
-            X, _ = read_matrix(rows, features=names, with_labels=False)
-        else:
-            source = recorded_model(rows.model, base_model)
-            texts, _ = read_texts(rows._replace(model=str(source)), with_labels=False)
-            encoder = export_encoder(parts, source)
-            length = rows.max_length or encoder.max_length
-            encoder.set_params(max_length=length, device="auto", verbose=console.verbose)
-            if parts.recorded is not None:
-                check_vectors(parts.recorded, "its record", encoder)
-            X = encoder.transform(texts)
-        adapted = adapter.transform(X)
+    model, base_model = read_folder(folder)
+    parts = take_apart(model)
+    adapter = Pipeline(parts.adapters)
+    if rows.is_matrix():
+        names = rows.text or getattr(adapter, "feature_names_in_", None)
+        X, _ = read_matrix(rows, features=names, with_labels=False)
+    else:
+        source = recorded_model(rows.model, base_model)
+        texts, _ = read_texts(rows._replace(model=str(source)), with_labels=False)
+        encoder = export_encoder(parts, source)
+        length = rows.max_length or encoder.max_length
+        encoder.set_params(max_length=length, device="auto", verbose=console.verbose)
+        if parts.recorded is not None:
+            check_vectors(parts.recorded, "its record", encoder)
+        X = encoder.transform(texts)
+    adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:
         _write(path, pd.DataFrame(adapted, columns=adapter.get_feature_names_out().tolist()))
     n, d = adapted.shape

@@ -43,7 +43,6 @@ TEACHER = "fit teacher-readout --out a --model my-model --teacher my-base --on "
 TRAIN = "finetune --model my-model --train train.tsv --out a/b/c "
 WRONG_USAGE = [
     ("needs texts", "audit my-model"),
-    ("texts.tsv", "audit X.npy texts.tsv"),
     ("--label", "audit X.npy --label kind"),
     ("--layers", "audit X.npy --layers"),
     ("two columns", "audit my-model texts.tsv --separately"),
@@ -82,7 +81,6 @@ FAILURES = [
     ("vary|constant|variance", "audit constant.npy"),
     ("no column 'label'", "compare bare.tsv --model my-model"),
     ("absent", "compare absent.tsv --model my-model --html new/report.html"),
-    ("'no'", COMPARE + "--foreign no"),  # before texts are encoded
     ("names.tsv has the label 'no'", TRAIN + "--dev names.tsv"),
     ("bare.tsv has no column 'label'.*--label", TRAIN + "--dev bare.tsv"),
     ("only one distinct text", TRAIN + "--dev one.tsv"),
@@ -95,7 +93,6 @@ FAILURES = [
     ("'absent' is not a folder", "transform narrow X.npy absent/out.npy"),
     ("X.npy", "fit whitening --on X.npy --out X.npy/a"),
     ("folder.npy", "audit folder.npy"),
-    ("cannot be written to", "demo --out X.npy"),
     ("every text of", "demo --train train.tsv --dev train.tsv --checkpoint m --out a"),
 ]
 
