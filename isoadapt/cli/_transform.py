@@ -1,9 +1,11 @@
 """Implementation of ``isoadapt transform``."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.files import atomic_path
@@ -34,7 +36,7 @@ def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
         X = encoder.transform(texts)
     adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:
-        _write(path, pd.DataFrame(adapted, columns=adapter.get_feature_names_out().tolist()))
+        _write(path, adapted, adapter.get_feature_names_out().tolist())
     n, d = adapted.shape
     console.show(
         f"Wrote {n} × {d} ({adapted.dtype}): {out}",
@@ -42,11 +44,12 @@ def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
     )
 
 
-def _write(path: Path, table: pd.DataFrame) -> None:
+def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
     """Write a matrix in the format of the suffix."""
+    table = pd.DataFrame(adapted, columns=names)
     if path.suffix.lower() == ".npy":
         with path.open("wb") as file:
-            np.save(file, table.to_numpy())
+            np.save(file, adapted)
     elif path.suffix.lower() == ".csv":  # with all digits of the dtype
         table.to_csv(path, index=False)
     else:
