@@ -29,8 +29,8 @@ def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
         source = recorded_model(rows.model, base_model)
         texts, _ = read_texts(rows._replace(model=str(source)), with_labels=False)
         encoder = export_encoder(parts, source)
-        length = rows.max_length or encoder.max_length
-        encoder.set_params(max_length=length, device="auto", verbose=console.verbose)
+        length = {} if rows.max_length is None else {"max_length": rows.max_length}
+        encoder.set_params(device="auto", verbose=console.verbose, **length)
         if parts.recorded is not None:
             check_vectors(parts.recorded, "its record", encoder)
         X = encoder.transform(texts)
