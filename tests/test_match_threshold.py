@@ -68,9 +68,9 @@ def test_intervals_hold_the_true_threshold(with_queries):
 @pytest.mark.parametrize(
     ("call", "word"),
     [
-        (lambda: match_threshold(cone(50, 3), 1), "must be less than 1"),
-        (lambda: match_threshold(cone(50, 3), 0), "rate=0 must be"),
-        (lambda: match_threshold(cone(40, 3)), "of the 780 pairs .*choose another rate"),
+        (lambda: match_threshold(cone(50, 3), "0.1"), "'rate' parameter .* Got '0.1'"),
+        (lambda: match_threshold(cone(50, 3), 1), r"in the range \(0.0, 1.0\). Got 1"),
+        (lambda: match_threshold(cone(40, 3)), "of the 780 pairs .*a larger rate"),
         (lambda: match_threshold(np.ones((50, 3))), "all rows of X are equal"),
         (lambda: match_threshold(cone(50, 3), queries=np.ones((2, 3))), "all rows of queries"),
         (lambda: match_threshold(cone(50, 3), queries=cone(50, 4)), "mismatch"),

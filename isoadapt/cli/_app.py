@@ -38,6 +38,7 @@ from isoadapt.cli._options import (
 from isoadapt.finetune._penalties import PENALTIES
 
 _EXPECTED = ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError, MemoryError
+_WRONG_USAGE = WrongUsage.__name__, "InvalidParameterError"  # scikit-learn's, not imported yet
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -121,8 +122,8 @@ def audit(
                 "texts.tsv (the name of a matrix must end in .npy or .parquet)"
             )
         rows = rows._replace(path=texts, model=source, pooling=vectors)
-    elif texts is not None or vectors != "auto":
-        given = "--vectors" if texts is None else f"texts={str(texts)!r}"
+    elif texts is not None or layers or vectors != "auto":
+        given = "--layers" if layers else "--vectors" if texts is None else f"texts={str(texts)!r}"
         raise WrongUsage(f"{given} needs a checkpoint, but {source!r} is a matrix")
     rows = rows.checked(with_labels=label is not None)
 
@@ -371,7 +372,7 @@ def transform(
     from isoadapt.cli import _transform
 
     rows = Source(source, model, label, None, max_length, columns(text), separately)
-    _transform.transform(folder, rows, out, overwrite, Console(as_json, quiet))
+    _transform.transform(folder, rows, out, Console(as_json, quiet))
 
 
 @app.command()
@@ -475,11 +476,10 @@ def main() -> None:
     usage, 1 for other errors, and 130 after an interrupt.
     """
     try:
-        app()
-    except WrongUsage as error:
-        typer.echo(f"isoadapt: {reason(error)}", err=True)
-        sys.exit(2)
+        with Console(quiet="--quiet" in sys.argv).notes():
+            app()
     except KeyboardInterrupt:
         sys.exit(130)
     except _EXPECTED as error:
-        sys.exit(f"isoadapt: {reason(error)}")
+        typer.echo(f"isoadapt: {reason(error)}", err=True)
+        sys.exit(2 if type(error).__name__ in _WRONG_USAGE else 1)

@@ -46,26 +46,17 @@ def compare(adapters: list[str], options: Run) -> None:
     chosen = _check_usage(adapters, options)
     files = [options.rows.path, options.test, options.pairs, options.foreign]
     check_exist(files, [options.rows.model, options.rows.teacher])
-    console = options.console
     out, page = (path and path.expanduser() for path in (options.out, options.page))
-    with console.notes():
-        if out is not None:
-            check_writable(out)
-        if page is not None:
-            import_optional("matplotlib", feature="--html", extra="plot")
-            check_writable(page.parent)
-        tables = _read(options)
-        if options.encoder_saw is None and options.test is None:
-            console.say(
-                f"If the encoder was trained on {options.rows.path}, this cannot tell whether an "
-                "adapter helps: end it and name rows that it has not seen with --test"
-            )
+    if out is not None:
+        check_writable(out)
+    if page is not None:
+        import_optional("matplotlib", feature="--html", extra="plot")
+        check_writable(page.parent)
+    tables = _read(options)
 
-        from isoadapt.cli._comparison import run  # here, because it imports torch
+    from isoadapt.cli._comparison import run  # here, because it imports torch
 
-        interrupted = run(tables, chosen, options._replace(out=out, page=page))
-    if interrupted:
-        raise KeyboardInterrupt
+    run(tables, chosen, options._replace(out=out, page=page))
 
 
 def _check_usage(adapters: list[str], options: Run) -> Any:

@@ -25,9 +25,9 @@ _DRAWN = 1_000  # rows on a map
 Vectors = dict[str, NDArray[Any]]  # (n, d) of each set of texts
 
 
-def run(tables: Tables, adapters: Any, options: Run) -> bool:
-    """Embed the texts, compare, print and write; return whether the comparison was interrupted."""
-    rows, console = options.rows, options.console
+def run(tables: Tables, adapters: Any, options: Run) -> None:
+    """Embed the texts, compare, print and write, also what was done before an interrupt."""
+    rows, console, y = options.rows, options.console, tables.labels["y"]
     encoder = rows.encoder(console.verbose)
     wide, taught = encoder, None  # the encoder of all columns, and what TeacherReadout learns
     if rows.teacher is not None:
@@ -35,14 +35,33 @@ def run(tables: Tables, adapters: Any, options: Run) -> bool:
         teacher = TransformerEncoder(rows.teacher, verbose=console.verbose)
         taught = _encode(teacher, tables, console)
     vectors = _encode(wide, tables, console)
-    comparison = _compare(encoder, tables, vectors, taught, adapters, options)
+    uses = _uses(tables, vectors, console)
+    own, new = encoder.head(y), "ridge" if y.dtype.kind == "f" else "logistic"
+    console.say("Fitting and judging the adapters ...")
+    comparison = compare_adapters(
+        vectors["X"],
+        y,
+        adapters,
+        head=head_for(own, y, "checkpoint's head") if own else new,
+        encoder_saw=options.encoder_saw,
+        uses=uses,
+        teacher=taught,
+        n_jobs=options.jobs,
+        random_state=0,
+        verbose=console.verbose,
+        cache=options.cache,
+        X_test=vectors.get("X_test"),
+        y_test=tables.labels.get("y_test"),
+    )
     if options.out is not None:
-        data = {"source": rows.path.name, "rows": len(vectors["X"])}
+        data = {"source": rows.path.name, "rows": len(y)}
         _save(comparison, encoder, wide, data, options.out, console)
     if options.page is not None:
-        _write_page(options.page, options, comparison, tables, vectors, encoder)
+        width = encoder.open().width
+        _write_page(options.page, options, comparison, tables, vectors, width)
     console.show(comparison._text(options.full), comparison.to_dict())
-    return any(note.startswith(INTERRUPTED) for note in comparison.notes)
+    if any(note.startswith(INTERRUPTED) for note in comparison.notes):
+        raise KeyboardInterrupt
 
 
 def _encode(encoder: TransformerEncoder, tables: Tables, console: Console) -> Vectors:
@@ -59,15 +78,8 @@ def _encode(encoder: TransformerEncoder, tables: Tables, console: Console) -> Ve
     return found
 
 
-def _compare(
-    encoder: TransformerEncoder,
-    tables: Tables,
-    vectors: Vectors,
-    taught: Vectors | None,
-    adapters: Any,
-    options: Run,
-) -> Comparison:
-    """Compare the adapters in all uses for which there are tables."""
+def _uses(tables: Tables, vectors: Vectors, console: Console) -> list[Any]:
+    """Return the uses, beside the task, for which there are tables."""
     uses: list[Any] = []
     if tables.scores is not None:
         uses.append(Similarity(vectors["A"], vectors["B"], tables.scores))
@@ -75,26 +87,8 @@ def _compare(
         uses.append(Outliers(vectors["foreign"]))
     others = {"A": "similarity (--pairs)", "foreign": "outliers (--foreign)"}
     left = [use for name, use in others.items() if name not in vectors]
-    options.console.say(f"Not judged: {', '.join([*left, 'search (in Python only)'])}")
-    y = tables.labels["y"]
-    own = encoder.head(y)
-    new = "ridge" if y.dtype.kind == "f" else "logistic"
-    options.console.say("Fitting and judging the adapters ...")
-    return compare_adapters(
-        vectors["X"],
-        y,
-        adapters,
-        head=head_for(own, y, "checkpoint's head") if own else new,
-        encoder_saw=options.encoder_saw,
-        uses=uses,
-        teacher=taught,
-        n_jobs=options.jobs,
-        random_state=0,
-        verbose=options.console.verbose,
-        cache=options.cache,
-        X_test=vectors.get("X_test"),
-        y_test=tables.labels.get("y_test"),
-    )
+    console.say(f"Not judged: {', '.join([*left, 'search (in Python only)'])}")
+    return uses
 
 
 def _save(
@@ -126,12 +120,7 @@ def _save(
 
 
 def _write_page(
-    page: Path,
-    options: Run,
-    comparison: Comparison,
-    tables: Tables,
-    vectors: Vectors,
-    encoder: TransformerEncoder,
+    page: Path, options: Run, comparison: Comparison, tables: Tables, vectors: Vectors, width: int
 ) -> None:
     """Write the comparison and an audit of the judged rows as one HTML file."""
     ending = "_test" if "X_test" in vectors else ""
@@ -141,7 +130,7 @@ def _write_page(
     rows = np.flatnonzero([text not in seen for text in texts])
     named = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
     fitted = {name: comparison.estimators[name] for name in [*named, *comparison.estimators]}
-    own = X[:, : encoder.open().width]  # the columns that are the vectors without an adapter
+    own = X[:, :width]  # the vectors without an adapter
 
     def adapted(name: str) -> NDArray[Any]:
         read = X if isinstance(fitted[name], TeacherReadout) else own
@@ -163,6 +152,6 @@ def _write_page(
         report=isotropy_report(own, labels=classes),
         displays=displays,
         texts=[texts[row] for row in rows] if options.with_texts else None,
-        description="; ".join([f"Model: {encoder.model}", *tables.files]),
+        description="; ".join([f"Model: {options.rows.model}", *tables.files]),
     )
     options.console.say(f"Report: {page}")

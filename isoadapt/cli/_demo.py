@@ -1,7 +1,6 @@
 """Implementation of ``isoadapt demo``."""
 
 import textwrap
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from isoadapt._utils.files import atomic_path, check_output_folder, check_writab
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._registry import installed_variants
-from isoadapt.cli._options import Console, Source, labelled_texts
+from isoadapt.cli._options import Console, Source, check_file, labelled_texts
 from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
@@ -37,7 +36,6 @@ from isoadapt.report import SpectrumDisplay
 _N_TRAIN, _N_DEV = 1280, 600
 _QUICK = {"lr": 3e-4, "epochs": 2, "batch_size": 16, "shuffle": False, "freeze_embeddings": True}
 _REPAIR, _LAYER = "LogitPreservingWhitening", "IsotropyLayer, minibatch"
-_HIGHLIGHTED = (_REPAIR, _LAYER, "IsotropyLayer, exact", "Whitening, head refit")
 _SPECTRA, _PIPELINE, _CHECKPOINT = "spectra.png", "pipeline.joblib", "checkpoint"
 _RAW = "classifier's vectors"
 _ADAPTED = f"repaired by {_REPAIR}"
@@ -54,7 +52,7 @@ _LEGEND = (
     "be better than they are to deserve credit for the task."
 )
 
-Vectors = tuple[NDArray[Any], NDArray[Any]]  # of the first and of the second sentences
+Vectors = NDArray[Any]  # (2 n, d) of the first sentences of n pairs, then of the second ones
 
 
 class PairFigures(NamedTuple):
@@ -71,36 +69,34 @@ def demo(
 ) -> None:
     """Fine-tune a checkpoint or use a given one, repair its vectors, and compare adapters."""
     out = out.expanduser()
-    with console.notes():
-        _check_out(out, model is None, overwrite)
-        import_optional("matplotlib", feature="The plot", extra="plot")
-        texts, labels, dev_texts, dev_labels = _read_tables(rows, console)
-        before = None
-        if model is None:
-            before, settings = minilm_folder(), {"lr": 1e-4} if rows else _QUICK
-            model = _fine_tune(texts, labels, out, overwrite, settings, console)
-        start = time.perf_counter()
-        console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {model} ...")
-        encoder, head = load_checkpoint(model, verbose=console.verbose)
-        X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
-        adapter, vectors = repair(encoder, head, texts, X, before, every)
-        console.say("Fitting adapters and controls ...")
-        comparison = compare_adapters(
-            X,
-            labels,
-            chosen_adapters(head, every),
-            head=head,
-            X_test=dev_X,
-            y_test=dev_labels,
-            uses=[Similarity(*vectors[_RAW], load_similarity_pairs().scores)],
-            encoder_saw=True,
-            random_state=0,
-            verbose=console.verbose,
-        )
-        _save_spectra(comparison.estimators, dev_X, writable_folder(out) / _SPECTRA)
-        with atomic_path(out / _PIPELINE) as temporary:  # without the weights of the encoder
-            joblib.dump(make_pipeline(encoder.set_params(verbose=0), adapter), temporary)
-        console.say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
+    _check_out(out, model is None, overwrite)
+    import_optional("matplotlib", feature="The plot", extra="plot")
+    texts, labels, dev_texts, dev_labels = _read_tables(rows, console)
+    before = None
+    if model is None:
+        before, settings = minilm_folder(), {"lr": 1e-4} if rows else _QUICK
+        model = _fine_tune(texts, labels, out, overwrite, settings, console)
+    console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {model} ...")
+    encoder, head = load_checkpoint(model, verbose=console.verbose)
+    X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
+    adapter, vectors = repair(encoder, head, texts, X, before, every)
+    first, second = np.split(vectors[_RAW], 2)
+    console.say("Fitting adapters and controls ...")
+    comparison = compare_adapters(
+        X,
+        labels,
+        chosen_adapters(head, every),
+        head=head,
+        X_test=dev_X,
+        y_test=dev_labels,
+        uses=[Similarity(first, second, load_similarity_pairs().scores)],
+        encoder_saw=True,
+        random_state=0,
+        verbose=console.verbose,
+    )
+    _save_spectra(comparison.estimators, dev_X, writable_folder(out) / _SPECTRA)
+    with atomic_path(out / _PIPELINE) as temporary:  # without the weights of the encoder
+        joblib.dump(make_pipeline(encoder.set_params(verbose=0), adapter), temporary)
     found = {name: similarity(pair) for name, pair in vectors.items()}
     parts = [
         story(comparison, found, model, of_pairs=not isinstance(texts[0], str)),
@@ -120,11 +116,7 @@ def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
     """Check, before anything is computed, that the results can be written to the folder."""
     check_writable(out)
     for path in (out / _SPECTRA, out / _PIPELINE):
-        if path.is_dir() or (path.exists() and not overwrite):
-            raise FileExistsError(
-                f"{str(path)!r} exists; choose another --out, or allow files in it to be replaced "
-                "(--overwrite)"
-            )
+        check_file(path, overwrite)
     if fine_tunes:
         check_output_folder(out / _CHECKPOINT, overwrite, name="--out")
 
@@ -150,12 +142,11 @@ def _fine_tune(
     texts: Any, labels: Any, out: Path, overwrite: bool, settings: dict[str, Any], console: Console
 ) -> str:
     """Fine-tune all-MiniLM-L6-v2 and return the folder of the checkpoint."""
-    start = time.perf_counter()
     console.say(f"Fine-tuning all-MiniLM-L6-v2, a small encoder, on {len(texts)} texts ...")
     options = {"random_state": 0, "overwrite": overwrite, "verbose": console.verbose, **settings}
-    folder = finetune_text_classifier(minilm_folder(), texts, labels, out / _CHECKPOINT, **options)
-    console.say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
-    return str(folder)
+    return str(
+        finetune_text_classifier(minilm_folder(), texts, labels, out / _CHECKPOINT, **options)
+    )
 
 
 def repair(
@@ -175,20 +166,23 @@ def repair(
         texts = list(dict.fromkeys(text for pair in texts for text in pair))
         X = encoder.transform(texts)
     adapter = LogitPreservingWhitening(head).fit(X)
-    raw = _embed(encoder)
-    vectors = {_RAW: raw, _ADAPTED: (adapter.transform(raw[0]), adapter.transform(raw[1]))}
+    left, right, _ = load_similarity_pairs()
+    sentences = left + right
+    raw = encoder.transform(sentences)
+    vectors = {_RAW: raw, _ADAPTED: adapter.transform(raw)}
     if before is not None:
         if every:
             layers = clone(encoder).set_params(pooling="readout")
-            vectors[_TAUGHT] = _embed(AdaptedEncoder(layers, TeacherReadout(), before).fit(texts))
-        vectors[_BEFORE] = _embed(TransformerEncoder(before))
+            taught = AdaptedEncoder(layers, TeacherReadout(), before).fit(texts)
+            vectors[_TAUGHT] = taught.transform(sentences)
+        vectors[_BEFORE] = TransformerEncoder(before).transform(sentences)
     return adapter, vectors
 
 
 def similarity(vectors: Vectors) -> PairFigures:
     """Evaluate vectors of the graded pairs."""
     queries, sentences, scores = load_similarity_pairs()
-    first, second = (side.astype(np.float64) for side in vectors)
+    first, second = np.split(vectors.astype(np.float64), 2)
     cosines = cosine_similarity(first, second)
     asked = np.flatnonzero(scores >= _PARAPHRASE)
     row = cosines[queries.index(_QUERY)]
@@ -316,15 +310,8 @@ def _save_spectra(adapters: dict[str, Any], X: NDArray[Any], path: Path) -> None
     """Plot the spectra of embeddings before and after each adapter."""
     figures = import_optional("matplotlib.figure", feature="The plot", extra="plot")
     figure = figures.Figure(figsize=(11, 4.5), layout="constrained")
-    first = [name for name in _HIGHLIGHTED if name in adapters]
-    shown = {name: adapters[name] for name in [*first, *adapters]}
+    shown = {_REPAIR: adapters[_REPAIR]} | adapters
     SpectrumDisplay.from_estimator(shown, X, ax=figure.subplots(1, 2))
     figure.suptitle("Embeddings of texts that no adapter was fitted to")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)
-
-
-def _embed(encoder: TransformerEncoder | AdaptedEncoder) -> Vectors:
-    left, right, _ = load_similarity_pairs()
-    vectors = encoder.transform(left + right)
-    return vectors[: len(left)], vectors[len(left) :]

@@ -25,22 +25,21 @@ def export(
     console: Console,
 ) -> None:
     """Write an adapter and its encoder as one folder, and print how to load it."""
-    with console.notes():
-        adapter, base_model = read_folder(folder)
-        source, parts = recorded_model(model, base_model), take_apart(adapter)
-        encoder = export_encoder(parts, source)
-        if pooling != "auto":
-            encoder.set_params(pooling=pooling)
-        whole = Pipeline(parts._replace(encoder=("encoder", encoder)).steps())
-        options = {"normalize": normalize, "overwrite": overwrite}
-        served = in_last_layer(encoder.open())
-        onnx = onnx or not served
-        if onnx:
-            export_onnx(whole, out / "model.onnx", **options)
-        else:
-            given = adapter if pooling == "auto" else whole  # without an encoder, notes say more
-            to_sentence_transformer(given, source, out, **options)
-        adapted = encoder.open().describe()
+    adapter, base_model = read_folder(folder)
+    source, parts = recorded_model(model, base_model), take_apart(adapter)
+    encoder = export_encoder(parts, source)
+    if pooling != "auto":
+        encoder.set_params(pooling=pooling)
+    whole = Pipeline(parts._replace(encoder=("encoder", encoder)).steps())
+    options = {"normalize": normalize, "overwrite": overwrite}
+    served = in_last_layer(encoder.open())
+    onnx = onnx or not served
+    if onnx:
+        export_onnx(whole, out / "model.onnx", **options)
+    else:
+        given = adapter if pooling == "auto" else whole  # without an encoder, notes say more
+        to_sentence_transformer(given, source, out, **options)
+    adapted = encoder.open().describe()
     lines = [f"Exported: {out}", f"Adapted: {adapted}"]
     classifies = not onnx and holds_classifier(out.expanduser())
     if not served:
@@ -61,8 +60,7 @@ def check(folder: Path, trust_remote_code: bool, console: Console) -> bool:
     lines, checks = [f"Version of the vectors: {reference.version or 'not adapted'}"], {}
     for name in reference.loaders:
         try:
-            with console.notes():
-                checks[name] = check_loader(folder.expanduser(), name, reference, trust_remote_code)
+            checks[name] = check_loader(folder.expanduser(), name, reference, trust_remote_code)
             outcome = [str(checks[name]), checks[name].wrong or "as exported"]
             lines.append(f"{name}: {', '.join(filter(None, outcome))}")
         except ImportError as error:
@@ -76,10 +74,9 @@ def check(folder: Path, trust_remote_code: bool, console: Console) -> bool:
 
 def merge(folder: Path, model: Path | None, out: Path, overwrite: bool, console: Console) -> None:
     """Merge an affine adapter into a checkpoint, and print how to load the result."""
-    with console.notes():
-        adapter, base_model = read_folder(folder)
-        source = recorded_model(model, base_model)
-        merge_into_checkpoint(adapter, source, out, overwrite=overwrite)
+    adapter, base_model = read_folder(folder)
+    source = recorded_model(model, base_model)
+    merge_into_checkpoint(adapter, source, out, overwrite=overwrite)
     own = take_apart(adapter).last_head() is not None
     head = "the checkpoint's, because the adapter has none; predictions may change"
     if own:

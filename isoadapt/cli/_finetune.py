@@ -1,6 +1,5 @@
 """Implementation of ``isoadapt finetune``."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -34,24 +33,17 @@ def finetune(
     """Fine-tune and save a classifier, and print its figures on the dev table and its folder."""
     options = _make_options(penalty, settings)
     judged = None
-    with console.notes():
-        texts, labels = cast(Any, rows.table)
-        if dev is not None:
-            judged = labelled_texts(rows._replace(path=dev))
-            _check_dev(dev, *judged, rows.path, labels)
-        console.say(f"Fine-tuning {rows.model} on {len(texts)} texts ...")
-        start = time.perf_counter()
-        options |= {"max_length": rows.max_length, "overwrite": overwrite}
-        finetune_text_classifier(
-            str(rows.model), texts, labels, out, verbose=console.verbose, **options
-        )
-    console.say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
+    texts, labels = cast(Any, rows.table)
+    if dev is not None:
+        judged = labelled_texts(rows._replace(path=dev))
+        _check_dev(dev, judged, rows.path, labels)
+    console.say(f"Fine-tuning {rows.model} on {len(texts)} texts ...")
+    options |= {"max_length": rows.max_length, "overwrite": overwrite, "verbose": console.verbose}
+    finetune_text_classifier(str(rows.model), texts, labels, out, **options)
     figures, lines = None, [f"Checkpoint: {out}"]
     if judged is not None:
         try:
-            with console.notes():
-                known = np.concatenate([labels, judged[1]])
-                figures = _evaluate(out, *judged, known, options["max_length"], console.verbose)
+            figures = _evaluate(out, judged, labels, rows.max_length, console.verbose)
         except ValueError as error:
             raise ValueError(
                 f"{out} holds the fine-tuned checkpoint, but it cannot be evaluated on {dev}: "
@@ -76,15 +68,11 @@ def _make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any
 
 
 def _evaluate(
-    folder: Path,
-    texts: Sequence[Any],
-    labels: NDArray[Any],
-    known: NDArray[Any],
-    max_length: int,
-    verbose: int,
+    folder: Path, judged: Any, known: NDArray[Any], max_length: Any, verbose: int
 ) -> dict[str, float]:
     """Return the task metrics of a checkpoint and the isotropy of its head input."""
-    encoder, head = load_checkpoint(folder, verbose=verbose, y=known)
+    texts, labels = judged
+    encoder, head = load_checkpoint(folder, verbose=verbose, y=np.concatenate([known, labels]))
     limit = encoder.open().backbone.limit or max_length
     X = encoder.set_params(max_length=min(max_length, limit)).transform(texts)
     predicted = head.predict(X)
@@ -100,10 +88,9 @@ def _evaluate(
     return task | {name: found[name] for name in names}
 
 
-def _check_dev(
-    dev: Path, texts: Sequence[Any], labels: NDArray[Any], train: Path, known: NDArray[Any]
-) -> None:
+def _check_dev(dev: Path, judged: Any, train: Path, known: NDArray[Any]) -> None:
     """Check that a dev table has texts to tell apart, and no class that training lacks."""
+    texts, labels = judged
     if len(set(texts)) < 2:
         raise ValueError(f"{dev} holds only one distinct text, but evaluation needs at least two")
     known, labels = np.ravel(known), np.ravel(labels)

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES
-from isoadapt.cli._options import TITLES, Console, Source, WrongUsage, read_rows, read_settings
+from isoadapt.cli._options import TITLES, Console, Source, WrongUsage, read_matrix, read_settings
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._points import main_figures
 
@@ -40,34 +40,37 @@ def fit(
     cls = ADAPTERS[NAMES[name]]
     parameters = read_settings(settings, cls._get_param_names(), cls.__name__)
     adapter = cls(**parameters)
-    try:
-        adapter._validate_params()
-    except ValueError as error:
-        raise WrongUsage(str(error)) from error
-    with console.notes():
-        X, y = read_rows(source, verbose=console.verbose)
-        if source.model is not None and "head" not in parameters:
-            labels = None if adapter._needs_teacher else y
-            adapter._take_checkpoint_head(lambda: source.encoder().head(labels), labels)
+    adapter._validate_params()
+    X, y = read_matrix(source) if source.is_matrix() else _embed(source, console.verbose)
+    if source.model is not None and "head" not in parameters:
+        labels = None if adapter._needs_teacher else y
+        adapter._take_checkpoint_head(lambda: source.encoder().head(labels), labels)
     if y is None and adapter._needs_y():
         raise WrongUsage(_ask_for_labels(adapter, source))
     console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
-    with console.notes():
-        adapter.fit(X, y)
-        rows, metrics = _judge(adapter, X, y)
-        save_adapter(
-            adapter,
-            out,
-            base_model=_model_to_record(source),
-            data=_data_to_record(source, len(X)),
-            metrics={f"{name} ({rows})": metrics[name] for name in metrics if metrics[name]},
-            overwrite=overwrite,
-        )
+    adapter.fit(X, y)
+    rows, metrics = _judge(adapter, X, y)
+    save_adapter(
+        adapter,
+        out,
+        base_model=_model_to_record(source),
+        data=_data_to_record(source, len(X)),
+        metrics={f"{name} ({rows})": metrics[name] for name in metrics if metrics[name]},
+        overwrite=overwrite,
+    )
     console.show(
         f"{_verdict(**metrics)}\n\n{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\n"
         f"Adapter: {out}",
         {"adapter": str(out), "method": name, "rows": len(X), "evaluated_on": rows, **metrics},
     )
+
+
+def _embed(source: Source, verbose: int) -> tuple[Any, Any]:
+    """Return the vectors of texts, and their labels, None or, with a teacher, its vectors."""
+    texts, y = cast(Any, source.table)
+    if source.teacher is not None:
+        y = Source(source.path, source.teacher).encoder(verbose).transform(texts)
+    return source.encoder(verbose).transform(texts), y
 
 
 def _model_to_record(source: Source) -> Any:

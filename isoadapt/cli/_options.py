@@ -128,15 +128,25 @@ def check_matrix_file(out: Path, source: Path, overwrite: bool) -> None:
         raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
     if out.expanduser().resolve() == source.expanduser().resolve():
         raise WrongUsage(f"{str(out)!r} is the input file; give another name for the result")
-    if out.expanduser().exists() and not overwrite:
+    check_file(out.expanduser(), overwrite)
+
+
+def check_file(path: Path, overwrite: bool) -> None:
+    """Raise FileExistsError if there is a folder, or a file that may not be replaced."""
+    if path.is_dir() or (path.exists() and not overwrite):
         raise FileExistsError(
-            f"{str(out)!r} exists; choose another name, or allow it to be replaced (--overwrite)"
+            f"{str(path)!r} exists; choose another name, or allow it to be replaced (--overwrite)"
         )
 
 
 def check_teacher(name: str, source: Source) -> None:
     """Raise WrongUsage unless a method that needs a teacher has both encoders or both matrices."""
     if name in NEED_TEACHER:
+        if source.labels is not None or (source.label is not None and not source.is_matrix()):
+            raise WrongUsage(
+                f"--label and --labels name labels, but {name} learns the vectors of --teacher: "
+                "omit them"
+            )
         matrices = [source.is_matrix(), source.teacher_file() is not None]
         is_complete = source.model is not None and source.teacher is not None
         if any(matrices):
@@ -179,7 +189,10 @@ class Console(NamedTuple):
 
     def show(self, text: str, figures: dict[str, Any]) -> None:
         """Print the result of the command, as text or as JSON, where NaN becomes null."""
-        typer.echo(json.dumps(_plain(figures), indent=2) if self.as_json else text)
+        if self.as_json:
+            plain = json.loads(json.dumps(figures), parse_constant=lambda _: None)
+            text = json.dumps(plain, indent=2)
+        typer.echo(text)
 
     @contextmanager
     def notes(self) -> Iterator[None]:
@@ -192,15 +205,6 @@ class Console(NamedTuple):
                 shown = (" ".join(str(warning.message).split()) for warning in caught)
                 for message in dict.fromkeys(shown):
                     self.say(f"Note: {message}")
-
-
-def _plain(value: Any) -> Any:
-    """Replace NaN by None in nested figures, because JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if value != value else value
 
 
 class SettingsCommand(TyperCommand):
@@ -238,51 +242,29 @@ def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -
     return values
 
 
-def read_rows(
-    source: Source,
-    features: Sequence[str] | None = None,
-    *,
-    with_labels: bool = True,
-    mapped: bool = False,
-    verbose: int = 1,
-) -> tuple[Any, "NDArray[Any] | None"]:
-    """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None.
-
-    Without `with_labels`, and of texts that are embedded each alone, labels are not read. With a
-    teacher, y holds its vectors of the texts (n, d_t).
-    """
-    if source.is_matrix():
-        if source.separately:
-            raise WrongUsage(
-                f"--separately is for two columns of texts, but {str(source.path)!r} is read as a "
-                "matrix: omit it, or name a table and the --model that embeds its texts"
-            )
-        if source.label is not None and source.path.suffix.lower() == ".npy":
-            raise WrongUsage(
-                f"--label {source.label}: a .npy matrix has no columns. Use Parquet, or fit "
-                "--labels y.npy"
-            )
-
-        from isoadapt.datasets._matrices import load_matrix
-
-        X, y = load_matrix(
-            source.path,
-            label=source.label or "label",
-            labels=source.labels,
-            features=source.text or features,
-            with_labels=with_labels,
-            mapped=mapped,
+def read_matrix(source: Source, **options: Any) -> "tuple[Any, NDArray[Any] | None]":
+    """Read X (n, d), and y: labels (n,), None or, with a teacher, its vectors (n, d_t)."""
+    if source.separately:
+        raise WrongUsage(
+            f"--separately is for two columns of texts, but {str(source.path)!r} is read as a "
+            "matrix: omit it, or name a table and the --model that embeds its texts"
         )
-        file = source.teacher_file()
-        return X, y if file is None else load_matrix(file.expanduser(), with_labels=False)[0]
-    texts, y = source.table or read_texts(source, with_labels)
-    if source.teacher is not None:
-        y = Source(source.path, source.teacher).encoder(verbose).transform(texts)
-    return source.encoder(verbose).transform(texts), y
+    if source.label is not None and source.path.suffix.lower() == ".npy":
+        raise WrongUsage(
+            f"--label {source.label}: a .npy matrix has no columns. Use Parquet, or fit "
+            "--labels y.npy"
+        )
+
+    from isoadapt.datasets._matrices import load_matrix
+
+    options = {"features": source.text, "label": source.label or "label"} | options
+    X, y = load_matrix(source.path, labels=source.labels, **options)
+    file = source.teacher_file()
+    return X, y if file is None else load_matrix(file.expanduser(), with_labels=False)[0]
 
 
 def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[Any] | None"]:
-    """Return the texts of all files, and the labels if there is one file."""
+    """Return the texts of all files, and the labels, which several files do not have."""
     if source.labels is not None:
         raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
     if source.model is None:
@@ -294,17 +276,23 @@ def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[A
     from isoadapt.datasets import load_table
     from isoadapt.datasets._tables import table_suffix
 
+    if with_labels and source.separately and source.label is not None:
+        raise WrongUsage("--label cannot be combined with --separately: labels are of pairs")
     needed = with_labels and not source.separately and source.teacher is None
     label = source.label or ("label" if needed else None)
     texts: list[Any] = []
     for path in (source.path, *source.more):
-        if source.more and table_suffix(path) == ".txt":  # has no columns
-            found, y = load_table(path, label=None)
-        else:
-            found, y = load_table(path, text=source.text, label=label)
-            found = each_alone(found, path) if source.separately else found
+        plain = bool(source.more) and table_suffix(path) == ".txt"  # without columns
+        found, y = load_table(path, text=None if plain else source.text, label=label)
+        if source.separately and not plain:
+            if isinstance(found[0], str):
+                raise WrongUsage(
+                    f"--separately needs two columns of texts, but one is read from {str(path)!r}: "
+                    "omit it, or name two columns with --text A,B"
+                )
+            found = [text for column in zip(*found, strict=True) for text in column]
         texts += found
-    return texts, None if source.more or source.separately else y
+    return texts, y
 
 
 def labelled_texts(rows: Source) -> tuple[Any, "NDArray[Any]"]:
@@ -319,20 +307,10 @@ def labelled_texts(rows: Source) -> tuple[Any, "NDArray[Any]"]:
     return texts, labels
 
 
-def each_alone(texts: Sequence[Any], path: Path) -> list[str]:
-    """Return the texts of the first column, then those of the second."""
-    if isinstance(texts[0], str):
-        raise WrongUsage(
-            f"--separately needs two columns of texts, but one is read from {str(path)!r}: omit "
-            "it, or name two columns with --text A,B"
-        )
-    return [text for column in zip(*texts, strict=True) for text in column]
-
-
-def recorded_model(given: Path | None, recorded: Any) -> Path:
+def recorded_model(given: Path | str | None, recorded: Any) -> Path:
     """Return the checkpoint that was given, or else the one that an adapter folder records."""
     if given is None and (recorded is None or not Path(recorded).is_dir()):
         raise WrongUsage(
             f"the model that the adapter records ({recorded!r}) is not a folder here: pass --model"
         )
-    return given or Path(recorded)
+    return Path(given or recorded)

@@ -10,23 +10,31 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
-from isoadapt.cli._options import Console, Source, read_rows, recorded_model
+from isoadapt.cli._options import Console, Source, read_matrix, read_texts, recorded_model
 from isoadapt.interop._folder import read_folder
-from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._reference import check_vectors
+from isoadapt.interop._sentence_transformer import export_encoder
 
 
-def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: Console) -> None:
+def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
     """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
-    with console.notes():
-        model, base_model = read_folder(folder)
-        parts = take_apart(model)
-        adapter = Pipeline(parts.adapters)
-        if not rows.is_matrix():
-            rows = _with_recorded_encoder(rows, parts, base_model)
-        names = getattr(adapter, "feature_names_in_", None)
-        X, _ = read_rows(rows, features=names, with_labels=False, verbose=console.verbose)
-        adapted = adapter.transform(X)
+    model, base_model = read_folder(folder)
+    parts = take_apart(model)
+    adapter = Pipeline(parts.adapters)
+    if rows.is_matrix():
+        names = rows.text or getattr(adapter, "feature_names_in_", None)
+        X, _ = read_matrix(rows, features=names, with_labels=False)
+    else:
+        source = recorded_model(rows.model, base_model)
+        texts, _ = read_texts(rows._replace(model=str(source)), with_labels=False)
+        encoder = export_encoder(parts, source)
+        length = {} if rows.max_length is None else {"max_length": rows.max_length}
+        encoder.set_params(device="auto", verbose=console.verbose, **length)
+        if parts.recorded is not None:
+            check_vectors(parts.recorded, "its record", encoder)
+        X = encoder.transform(texts)
+    adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:
         _write(path, adapted, adapter.get_feature_names_out().tolist())
     n, d = adapted.shape
@@ -47,16 +55,3 @@ def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
     else:
         import_optional("pyarrow", feature="Writing Parquet", extra="data")
         table.to_parquet(path, index=False)
-
-
-def _with_recorded_encoder(source: Source, parts: Parts, base_model: str | None) -> Source:
-    """Fill in the encoder that is recorded; raise ValueError if the given one is another."""
-    recorded = {} if parts.recorded is None else parts.recorded.settings
-    source = source._replace(
-        model=source.model or str(recorded_model(None, base_model)),
-        pooling=recorded.get("pooling", "auto"),
-        max_length=source.max_length or recorded.get("max_length"),
-    )
-    if parts.recorded is not None:
-        check_vectors(parts.recorded, "its record", source.encoder())
-    return source

@@ -131,8 +131,8 @@ def finetune_text_classifier(
         integers: the tokens of these layers, where 1 is the first layer. None: "all" for
         "istar", "last" for "cosreg", "head_input" for the others.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes in the cross-entropy of labels (n,), as in scikit-learn: by label,
-        where a label that is left out has weight 1, or inversely proportional to its frequency.
+        Weights of the classes in the cross-entropy of labels (n,), as in scikit-learn: positive by
+        label, where one that is left out has weight 1, or inversely proportional to its frequency.
     epochs : int, default=3
         Number of passes over the texts.
     lr : float, default=5e-5
@@ -185,10 +185,11 @@ def finetune_text_classifier(
     ValueError
         If the numbers of texts and labels differ, if there is only one class, if an integer label
         is negative, or if a label is not finite in float32. If `labels` has several columns with
-        other values than 0 and 1, or `class_weight` is given without classes. If the model does not
-        have a layer in `where`, if `max_length` leaves no token for the text, or if `lam`,
-        `balance` or `where` is given without a penalty. If the model is a PEFT adapter, its
-        configuration is damaged, or its weights are not safetensors files in its own folder.
+        other values than 0 and 1, or `class_weight` is given without classes, for others or not
+        positive. If the model does not have a layer in `where`, if `max_length` leaves no token for
+        the text, or if `lam`, `balance` or `where` is given without a penalty. If the model is a
+        PEFT adapter, its configuration is damaged, or its weights are not safetensors files in its
+        own folder.
     FloatingPointError
         If the loss or the weights become infinite or NaN.
 

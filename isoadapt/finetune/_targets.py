@@ -3,19 +3,21 @@
 import reprlib
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
+from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, IterableDataset
 
 from isoadapt._utils.containers import as_array, as_indicator, table_columns
-from isoadapt._utils.messages import warn
+from isoadapt._utils.messages import listed, warn
 from isoadapt.encoders._class_labels import class_labels
 
 
@@ -54,9 +56,18 @@ class Targets:
         if class_weight is None:
             return None
         if self.given is None or self.classes is None:
-            raise ValueError(
+            raise InvalidParameterError(
                 f"class_weight={class_weight!r} needs labels that are one class for each text: "
                 "leave it out, or give IsotropyTrainer a loss of your own as compute_loss_func"
+            )
+        known, given = self.given.tolist(), {} if class_weight == "balanced" else class_weight
+        numbers = [
+            each for each in given.values() if isinstance(each, Real) and 0 < float(each) < np.inf
+        ]
+        if len(numbers) < len(given) or not given.keys() <= set(known):
+            raise InvalidParameterError(
+                f"class_weight={class_weight!r} must be 'balanced', or a dict of positive numbers "
+                f"for classes of the labels, which are {listed(known)}"
             )
         order = [self.classes.index(name) for name in config.id2label.values()]
         classes, y = self.given[order], self.given[self.values.numpy()]

@@ -32,8 +32,11 @@ def model_card(
     settings = {} if reference is None else reference.settings
     names = [name for name in ("pooling", "layer", "max_length") if name in settings]
     vectors = ", ".join(f"{name}={settings[name]!r}" for name in names)
-    arguments = filter(None, [json.dumps(base or "path/to/the/base/model"), vectors])
-    encoding = f"TransformerEncoder({', '.join(arguments)}).transform(texts)"
+    rows, imports = "rows" if parts.encoder is None else "texts", ""
+    if parts.encoder is None and base:
+        arguments = filter(None, [json.dumps(base), vectors])
+        rows = f"TransformerEncoder({', '.join(arguments)}).transform(texts)"
+        imports = "from isoadapt import TransformerEncoder\n"
     return _filled(
         "adapter.md",
         base_model=_base_model(base),
@@ -46,7 +49,8 @@ def model_card(
         vectors=vectors or "not recorded",
         data=_data(data),
         metrics=_metrics(metrics or {}),
-        rows=encoding if parts.encoder is None else "texts",
+        imports=imports,
+        rows=rows,
         parameters="\n\n".join(_parameters(parts)),
         versions=_versions(),
     )

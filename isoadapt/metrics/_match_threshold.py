@@ -1,10 +1,12 @@
 """A cosine above which two texts match, from vectors without labels."""
 
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import _safe_indexing
+from sklearn.utils._param_validation import Interval, validate_params
 from sklearn.utils.validation import _num_samples
 
 from isoadapt._utils.containers import as_matrix
@@ -30,6 +32,9 @@ class MatchThreshold(NamedTuple):
     ci_high: float
 
 
+@validate_params(
+    {"rate": [Interval(Real, 0, 1, closed="neither")]}, prefer_skip_nested_validation=True
+)
 @own_state()
 def match_threshold(
     X: ArrayLike, rate: float = 0.001, queries: ArrayLike | None = None
@@ -53,7 +58,8 @@ def match_threshold(
     Raises
     ------
     ValueError
-        If `rate` is not below 1, or is below one of the pairs; if rows are all equal or not finite.
+        If `rate` is not between 0 and 1, or is less than one of the pairs; if rows are all equal or
+        not finite.
 
     Notes
     -----
@@ -79,10 +85,10 @@ def match_threshold(
     pairs = cosines <= 1 - 1e-12  # others are equal rows, up to the rounding of float32
     ordered = cosines[pairs]
     n_pairs = len(ordered) // twice
-    if not 1 <= rate * n_pairs < n_pairs:
+    if rate * n_pairs < 1:
         raise ValueError(
-            f"rate={rate!r} must be less than 1 and at least one of the {n_pairs} pairs of "
-            "different rows: pass more rows, or choose another rate"
+            f"rate={rate!r} is less than one of the {n_pairs} pairs of different rows: pass more "
+            "rows, or a larger rate"
         )
     threshold = _exceeded(ordered, rate)
     above = pairs & (cosines > threshold)

@@ -44,13 +44,11 @@ def succeed(*arguments):
 
 def message_of(completed):
     """The one line that says why a command failed or was used wrongly."""
-    message = completed.code  # a string is printed by the interpreter, with exit status 1
-    if completed.code == 2:
-        message = completed.stderr.rstrip("\n").split("\n")[-1]
-    assert str(message).startswith("isoadapt: "), completed
-    assert "\n" not in str(message)
+    message = completed.stderr.rstrip("\n").split("\n")[-1]
+    assert completed.code in (1, 2)
+    assert message.startswith("isoadapt: "), completed
     assert "Traceback" not in completed.stderr
-    return str(message)
+    return message
 
 
 def fail(*arguments):
@@ -63,7 +61,7 @@ def refuse(word, *arguments, status=1):
     before = sorted(Path().rglob("*"))
     completed = run(*arguments)
     assert re.search(word, message_of(completed)), completed
-    assert (2 if completed.code == 2 else 1) == status, completed
+    assert completed.code == status, completed
     assert (completed.stdout, sorted(Path().rglob("*"))) == ("", before)
 
 

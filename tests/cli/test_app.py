@@ -123,9 +123,12 @@ def test_nan_becomes_null_in_json(capsys):
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [{"c": None}, [1.0, "x"]]}
 
 
-def test_each_warning_is_one_note_unless_quiet(capsys):
-    for quiet, notes in ((True, ""), (False, "Note: few rows\nNote: other\n")):
-        with Console(quiet=quiet).notes():
-            for message in ("few\nrows", "few\nrows", "other"):
-                warnings.warn(message, stacklevel=1)
-        assert capsys.readouterr().err == notes
+def test_each_warning_is_one_note_unless_quiet(files, monkeypatch):
+    def read(*given, **options):
+        for message in ("few\nrows", "few\nrows", "other"):
+            warnings.warn(message, stacklevel=1)
+        raise ValueError("no")
+
+    monkeypatch.setattr("isoadapt.datasets.load_table", read)
+    for quiet, notes in ((["--quiet"], ""), ([], "Note: few rows\nNote: other\n")):
+        assert run("audit", "my-model", "texts.tsv", *quiet).stderr == f"{notes}isoadapt: no\n"

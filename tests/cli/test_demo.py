@@ -113,16 +113,16 @@ def test_the_vectors_are_those_of_the_public_estimators(checkpoint):
     found = _demo.repair(encoder, head, texts, encoder.transform(texts), checkpoint, True)[1]
     assert list(found) == list(expected)
     for name, model in expected.items():
-        assert np.vstack(found[name]) == pytest.approx(model.transform(LEFT + RIGHT), abs=1e-4)
+        assert found[name] == pytest.approx(model.transform(LEFT + RIGHT), abs=1e-4)
     pairs = list(zip(texts[::2], texts[1::2], strict=True))  # a classifier of pairs
     of_pairs = _demo.repair(encoder, head, pairs, encoder.transform(pairs), None, False)[1]
     assert list(of_pairs) == [RAW, ADAPTED]
-    assert of_pairs[ADAPTED][0] == pytest.approx(found[ADAPTED][0], abs=1e-4)
+    assert of_pairs[ADAPTED] == pytest.approx(found[ADAPTED], abs=1e-4)
 
 
 def test_the_figures_are_those_of_the_public_functions():
     first, second = np.random.default_rng(0).normal(1, 1, (2, len(LEFT), 8))
-    found, asked = _demo.similarity((first, second)), np.flatnonzero(SCORES >= 4)
+    found, asked = _demo.similarity(np.vstack([first, second])), np.flatnonzero(SCORES >= 4)
     recall = retrieval_report(first[asked], second, asked, k=1).recall
     assert found.correlation == similarity_correlation(first, second, SCORES)
     assert found.first / found.asked == pytest.approx(recall)

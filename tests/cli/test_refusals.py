@@ -43,13 +43,13 @@ TEACHER = "fit teacher-readout --out a --model my-model --teacher my-base --on "
 TRAIN = "finetune --model my-model --train train.tsv --out a/b/c "
 WRONG_USAGE = [
     ("needs texts", "audit my-model"),
-    ("texts.tsv", "audit X.npy texts.tsv"),
     ("--label", "audit X.npy --label kind"),
     ("--layers", "audit X.npy --layers"),
-    ("--separately", "audit my-model texts.tsv --separately"),
+    ("two columns", "audit my-model texts.tsv --separately"),
+    ("--separately", "audit my-model pairs.tsv --separately --label label"),
     ("--test", COMPARE + "--encoder-saw"),
     ("did you mean", COMPARE + "--adapters whitenin"),
-    ("teacher-readout", COMPARE + "--adapters teacher-readout"),
+    ("name it with --teacher", COMPARE + "--adapters teacher-readout"),
     (r"\.html", COMPARE + "--html report.html"),
     ("--model", "export narrow --out m"),
     ("name=value", TRAIN + "--set epochs"),
@@ -66,6 +66,9 @@ WRONG_USAGE = [
     (r"\.npy, \.csv or \.parquet", "transform narrow X.npy out.tsv"),
     ("input file", "transform narrow X.npy X.npy --overwrite"),
     ("pass --model", "transform narrow texts.tsv out.npy"),
+    ("omit them", TEACHER + "texts.tsv --label label"),
+    ("omit them", "fit teacher-readout --out a --on X.npy --teacher X.npy --labels y.npy"),
+    ("{0: -1} must be .* 0, 1, 2", TRAIN + "--class-weight '{0: -1}'"),
     ("--train and --dev", "demo --train absent.tsv"),
     ("did you mean", TRAIN + "--penalty ista"),
     ("--merge", "export narrow --out m --merge --normalize"),
@@ -78,7 +81,6 @@ FAILURES = [
     ("vary|constant|variance", "audit constant.npy"),
     ("no column 'label'", "compare bare.tsv --model my-model"),
     ("absent", "compare absent.tsv --model my-model --html new/report.html"),
-    ("'no'", COMPARE + "--foreign no"),  # before texts are encoded
     ("names.tsv has the label 'no'", TRAIN + "--dev names.tsv"),
     ("bare.tsv has no column 'label'.*--label", TRAIN + "--dev bare.tsv"),
     ("only one distinct text", TRAIN + "--dev one.tsv"),
@@ -89,10 +91,8 @@ FAILURES = [
     ("config.json", "audit bad texts.tsv"),
     ("adapter.skops is missing, a link or a folder", "transform . X.npy out.npy"),
     ("'absent' is not a folder", "transform narrow X.npy absent/out.npy"),
-    ("absent", "transform absent X.npy out.npy"),
     ("X.npy", "fit whitening --on X.npy --out X.npy/a"),
     ("folder.npy", "audit folder.npy"),
-    ("cannot be written to", "demo --out X.npy"),
     ("every text of", "demo --train train.tsv --dev train.tsv --checkpoint m --out a"),
 ]
 

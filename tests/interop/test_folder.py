@@ -139,16 +139,16 @@ class TestCard:
         assert "Head: LinearHead(n_features=5, classes=['bad', 'fair', 'good'])" in body
         assert read_folder(folder)[1] == "org/some-model"
 
-    @pytest.mark.parametrize("settings", [{}, {"pooling": "mean", "layer": 0}])
+    @pytest.mark.parametrize("settings", [None, {}, {"pooling": "mean", "layer": 0}])
     def test_the_code_in_it_runs(self, settings, tmp_path, shallow):
-        encoder = TransformerEncoder(shallow, **settings)
+        encoder = TransformerEncoder(shallow, **(settings or {}))
         adapter = Whitening(shrinkage=0.1).fit(encoder.transform(ROWS))
-        base = encoder if settings else shallow
+        base = encoder if settings else None if settings is None else shallow
         folder = save_adapter(adapter, tmp_path / "a", base_model=base)
         card = (folder / "README.md").read_text("utf-8")
         assert "base_model:" not in card  # a folder is no name on the Hub
         code = card.split("```python\n")[1].split("```")[0]
-        scope = {"texts": ROWS}
+        scope = {"rows": encoder.transform(ROWS)} if base is None else {"texts": ROWS}
         exec(code.replace("path/to/this/folder", str(folder)), scope)
         assert same(scope["adapted"], adapter.transform(encoder.transform(ROWS)))
 
