@@ -30,10 +30,7 @@ STORED = {row.name: row for row in ROWS}
 ADAPTERS = (
     *(STORED[name] for name in (BASE, REFIT, NO_PENALTY, MINIBATCH)),
     *(
-        Row(
-            f"{name}, {training} head",
-            partial(IsotropyLayer, alpha=alpha, head_training=training),
-        )
+        Row(f"{name}, {training} head", partial(IsotropyLayer, alpha=alpha, head_training=training))
         for training in ("joint", "alternating")
         for name, alpha in ((NO_PENALTY, 1.0), (MINIBATCH, 0.5))
     ),

@@ -40,13 +40,7 @@ def truth() -> float:
 
 def cell(seed: int) -> Cell:
     """Return the cell of a seed: all sample sizes of one set of points."""
-    settings = {
-        "d": D,
-        "variances": BUMPS,
-        "sizes": SIZES,
-        "zetas": ZETAS,
-        "shrinkage": SHRINKAGE,
-    }
+    settings = {"d": D, "variances": BUMPS, "sizes": SIZES, "zetas": ZETAS, "shrinkage": SHRINKAGE}
     run = partial(scores, seed)
     return Cell("points", "IsoScore* by sample size", "gaussian", seed, settings, run)
 

@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._data import distinct_texts, shared_folder
-from benchmarks.speed._harness import (
-    Comparison,
-    compare,
-    new_process,
-    seconds_of,
-    single_thread,
-)
+from benchmarks.speed._harness import Comparison, compare, new_process, seconds_of, single_thread
 from isoadapt import EmbeddingCache, TransformerEncoder
 from isoadapt.encoders._identity import row_keys
 from isoadapt.encoders._texts import as_texts

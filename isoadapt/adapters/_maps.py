@@ -111,9 +111,7 @@ def compose(maps: Iterable[Affine]) -> Affine:
 
 
 def map_rows(
-    function: Map | Callable[[Floats], Floats],
-    X: NDArray[Any],
-    dtype: DTypeLike = np.float64,
+    function: Map | Callable[[Floats], Floats], X: NDArray[Any], dtype: DTypeLike = np.float64
 ) -> NDArray[Any]:
     """Apply a map, which must not change its argument, to X in float64.
 

@@ -15,12 +15,7 @@ import torch
 
 from isoadapt._utils.devices import SharedSetting, resolve_device
 from isoadapt._utils.imports import import_optional
-from isoadapt.encoders._backbone import (
-    Backbone,
-    find_last_linear,
-    live_backbone,
-    unwrapped,
-)
+from isoadapt.encoders._backbone import Backbone, find_last_linear, live_backbone, unwrapped
 from isoadapt.encoders._folder import (
     PEFT_CONFIG,
     PEFT_PREFIX,

@@ -18,12 +18,7 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._class_labels import class_labels
 from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
-from isoadapt.encoders._folder import (
-    base_folder,
-    read_object,
-    tokenizer_folder,
-    transformer_folder,
-)
+from isoadapt.encoders._folder import base_folder, read_object, tokenizer_folder, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened

@@ -33,11 +33,7 @@ _GRAPH = "an ONNX model"  # kind of the folder's content
 
 @own_state()
 def export_onnx(
-    model: Any,
-    file: str | os.PathLike[str],
-    *,
-    normalize: bool = False,
-    overwrite: bool = False,
+    model: Any, file: str | os.PathLike[str], *, normalize: bool = False, overwrite: bool = False
 ) -> Path:
     """Write an encoder, its affine adapter and its head as one ONNX graph.
 

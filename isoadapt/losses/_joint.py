@@ -63,10 +63,7 @@ class JointLoss(nn.Module):
     smoothing: Tensor
 
     def __init__(
-        self,
-        weight: float | Tensor,
-        balance: str | None = None,
-        smoothing: float | Tensor = 0.15,
+        self, weight: float | Tensor, balance: str | None = None, smoothing: float | Tensor = 0.15
     ) -> None:
         super().__init__()
         if balance not in ("ema", "cumulative", None):

@@ -256,7 +256,7 @@ def _by_label(found: Reading, labels: ArrayLike) -> dict[str, IsotropyReport]:
         units = "rows" if found.groups is None else "groups"
         warn(
             f"{len(small)} of {len(reports)} labels have fewer {units} than "
-            f"{least} = 3 × n_features, {listed(small, SHOWN)}: for these {IF_FEW}",
+            f"{least} = 3 × n_features, {listed(small, SHOWN)}: for these {IF_FEW}"
         )
     return reports
 

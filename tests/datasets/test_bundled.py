@@ -56,8 +56,7 @@ class TestAcceptability:
             assert [*map(list, stored)] == [*map(list, expected)]
 
     @pytest.mark.parametrize(
-        "options",
-        [{"n_train": 3}, {"n_dev": 0}, {"n_dev": 1198}, {"n_dev": "a"}],
+        "options", [{"n_train": 3}, {"n_dev": 0}, {"n_dev": 1198}, {"n_dev": "a"}]
     )
     def test_sizes_and_seeds_that_cannot_be(self, options):
         with pytest.raises((ValueError, TypeError), match=next(iter(options))):

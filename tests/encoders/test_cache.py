@@ -112,10 +112,7 @@ def test_different_inputs_never_share_a_row(singles, pairs, digest):
 
 @pytest.mark.parametrize(
     ("file", "old", "new"),
-    [
-        ("model.safetensors", b"", b""),
-        ("tokenizer.json", b'"cat": 6', b'"dog": 6'),
-    ],
+    [("model.safetensors", b"", b""), ("tokenizer.json", b'"cat": 6', b'"dog": 6')],
 )
 def test_a_changed_checkpoint_is_never_answered_from_old_rows(tmp_path, cache, file, old, new):
     folder = save_model(tmp_path / "model")

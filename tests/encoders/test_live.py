@@ -24,8 +24,7 @@ def forward_compiled(model):
 
 
 @pytest.mark.parametrize(
-    "wrap",
-    [lambda model: compiled(torch.nn.DataParallel(model)), part_compiled, forward_compiled],
+    "wrap", [lambda model: compiled(torch.nn.DataParallel(model)), part_compiled, forward_compiled]
 )
 def test_a_wrapped_model_gives_the_vectors_of_the_model(wrap):
     """In training mode, the dropout of a module that was not copied would change the vectors."""

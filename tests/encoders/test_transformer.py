@@ -41,8 +41,7 @@ def test_auto_is_the_head_input_or_the_mean(checkpoint, bare_checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("batch_tokens", "inputs", "side"),
-    [(30, TEXTS, "left"), (10_000, PAIRS, "right")],
+    ("batch_tokens", "inputs", "side"), [(30, TEXTS, "left"), (10_000, PAIRS, "right")]
 )
 def test_batches_do_not_matter(live, batch_tokens, inputs, side):
     live[1].padding_side = side

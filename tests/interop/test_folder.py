@@ -29,17 +29,7 @@ from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.interop._folder import read_folder
 from isoadapt.losses import CosRegLoss
 from isoadapt.metrics import isotropy_report
-from tests.interop.examples import (
-    HEAD,
-    LABELS,
-    ROWS,
-    VARIANTS,
-    X,
-    fitted,
-    make,
-    same,
-    targets,
-)
+from tests.interop.examples import HEAD, LABELS, ROWS, VARIANTS, X, fitted, make, same, targets
 from tests.tiny_models import TEXTS
 
 CASES = [(name, "default") for name in ADAPTERS]

@@ -18,13 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 from isoadapt import CosRegAdapter, IsoBN, IsotropyLayer, IStarAdapter, LinearHead, Whitening
 from isoadapt.metrics import isoscore, neighbour_overlap, similarity_correlation
-from isoadapt.model_selection import (
-    Comparison,
-    Outliers,
-    Search,
-    Similarity,
-    compare_adapters,
-)
+from isoadapt.model_selection import Comparison, Outliers, Search, Similarity, compare_adapters
 from isoadapt.model_selection._compare._data import Data
 from isoadapt.model_selection._compare._methods import (
     HEAD_REFIT,

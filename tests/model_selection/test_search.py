@@ -258,10 +258,7 @@ class TestWhatCannotBeTrainedTogether:
 
     @pytest.mark.parametrize(
         "grid",
-        [
-            {"adapter__lr": [1e-3, 1e38]},
-            {"pca__n_components": [4, 100], "adapter__lam": [0, 1]},
-        ],
+        [{"adapter__lr": [1e-3, 1e38]}, {"pca__n_components": [4, 100], "adapter__lam": [0, 1]}],
     )
     @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
     @pytest.mark.filterwarnings("ignore:[0-9]+ of [0-9]+ fits could not be trained together")

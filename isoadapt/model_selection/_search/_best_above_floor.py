@@ -93,7 +93,7 @@ class BestAboveFloor:
         best = _best(scored, isotropy, task)
         warn(
             f"no candidate reaches floor={self.floor} of {self.isotropy!r}, so the most isotropic "
-            f"one is chosen, with {isotropy[best]:.4g}; widen the grid, or lower the floor",
+            f"one is chosen, with {isotropy[best]:.4g}; widen the grid, or lower the floor"
         )
         return best
 

@@ -53,12 +53,7 @@ def test_finished_cells_are_kept_and_a_failure_stops_no_other(table, capsys):
 
 @pytest.mark.parametrize(
     ("options", "measured"),
-    [
-        ([], [2]),
-        (["--fresh"], [0, 1, 2]),
-        (["--fresh", "--only", "1"], [1]),
-        (["--report"], []),
-    ],
+    [([], [2]), (["--fresh"], [0, 1, 2]), (["--fresh", "--only", "1"], [1]), (["--report"], [])],
 )
 def test_a_second_run_measures_only_what_is_missing_or_asked_for(table, options, measured):
     run()
