@@ -34,7 +34,7 @@ class Anchor(torch.nn.Module):
         return 1 - torch.cosine_similarity(sums, self.vectors[texts]).mean()
 
 
-def finetune(base, tokens, classes, anchor=None, lam=0.1, seed=0, **arguments):
+def finetune(base, tokens, classes, anchor=None, lam=1.0, seed=0, **arguments):
     """Fine-tune a model. The labels of its rows are numbers, by which the anchor finds vectors."""
     options = {"save_strategy": "no", "report_to": "none", "use_cpu": True, "seed": seed}
     classes, loss = torch.as_tensor(classes), torch.nn.functional.cross_entropy
@@ -58,9 +58,10 @@ if __name__ == "__main__":
     base, corpus = sys.argv[1] if len(sys.argv) > 1 else minilm_folder(), make_acceptability()
     texts, classes = corpus.train_texts[:640], corpus.train_labels[:640].tolist()
     vectors = {"before": TransformerEncoder(base, pooling="mean").transform(texts)}
-    for name, anchor in {"plain": None, "anchored": Anchor(vectors["before"])}.items():
+    anchor = {"anchor": Anchor(vectors["before"]), "lam": 0.1}
+    for name, penalty in {"plain": {}, "anchored": anchor}.items():
         tokens = map(AutoTokenizer.from_pretrained(base), texts)
-        model = finetune(base, tokens, classes, anchor, learning_rate=1e-4)
+        model = finetune(base, tokens, classes, learning_rate=1e-4, **penalty)
         vectors[name] = TransformerEncoder(model, pooling="mean").transform(texts)
         print(f"{name}: IsoScore {isoscore(vectors[name]):.3f}")
     SpectrumDisplay.from_embeddings(vectors)
