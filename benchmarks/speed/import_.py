@@ -15,7 +15,7 @@ def run(quick: bool) -> Iterator[Comparison]:
         "from isoadapt import *, in a new process, against import sklearn, torch",
         _import_all,
         lambda: _run("import sklearn, torch"),
-        repeats=1 if quick else 5,
+        repeats=1 if quick else 3,
         target=1 / 1.5,
     )
 
