@@ -1,19 +1,24 @@
 """Devices, settings of the process, and the threads of BLAS.
 
-A step that is spread over several threads waits for the slowest one. If other programs keep the
-cores busy, small steps thus become many times slower, so they run in one thread.
+A step that is spread over several threads waits for the slowest one. Small steps thus become many
+times slower if other programs keep the cores busy, or the threads of another library do: NumPy,
+SciPy and torch each have their own, which go on waiting for work for some time after each step. So
+small steps run in one thread, and a loop of large ones calls one library.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from threadpoolctl import OpenBLASController, get_cached_controller
 
 _SMALL = 1e10  # products and decompositions with fewer multiply-adds run in one thread
 _EIGEN = 10  # an eigendecomposition takes about this many times d³ multiply-adds
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -64,11 +69,24 @@ def _one_blas_thread() -> Iterator[None]:
         OpenBLASController.clear_controlling_thread()
 
 
-_ONE_BLAS_THREAD = SharedSetting(_one_blas_thread)
+one_blas_thread = SharedSetting(_one_blas_thread).hold
 
 
 def one_blas_thread_if_small(X: Any) -> AbstractContextManager[Any]:
     """Let BLAS use one thread while computing with a small matrix X (n, d)."""
     shape: tuple[int, ...] = () if hasattr(X, "to_dask_array") else getattr(X, "shape", ())
     small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < _SMALL
-    return _ONE_BLAS_THREAD.hold() if small else nullcontext()
+    return one_blas_thread() if small else nullcontext()
+
+
+def few_rows_in_one_thread(function: _Function) -> _Function:
+    """Decorate a function so that BLAS uses one thread if its first matrix is small."""
+
+    @wraps(function)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        matrices = (each for each in given if len(getattr(each, "shape", ())) == 2)
+        with one_blas_thread_if_small(next(matrices, None)):
+            return function(*args, **kwargs)
+
+    return cast(_Function, limited)

@@ -8,6 +8,7 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from isoadapt._utils.devices import few_rows_in_one_thread
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._heads import needs_fit
@@ -37,6 +38,7 @@ class OnePassAdapter(BaseAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     @own_state()
+    @few_rows_in_one_thread
     def fit(
         self,
         X: "Chunked",
@@ -128,6 +130,7 @@ class MomentsAdapter(OnePassAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     @own_state()
+    @few_rows_in_one_thread
     def partial_fit(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:

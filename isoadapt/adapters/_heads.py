@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets, is_multilabel
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt._utils.containers import as_indicator, as_values
+from isoadapt._utils.devices import one_blas_thread
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._ridge_path import ridge_path
@@ -72,6 +73,7 @@ def head_for(head: LinearHead, y: Any, name: str) -> Any:
     return new
 
 
+@one_blas_thread()  # L-BFGS calls SciPy's own BLAS beside NumPy's in each of its many steps
 def fit_head(
     kind: Any,
     X: NDArray[Any],

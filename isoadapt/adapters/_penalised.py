@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
 from isoadapt._utils.containers import comparable
-from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
+from isoadapt._utils.devices import few_rows_in_one_thread, resolve_device
 from isoadapt._utils.messages import warn
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter, make_random_state
@@ -103,6 +103,7 @@ class PenalisedAdapter(BaseAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     @own_state()
+    @few_rows_in_one_thread
     def fit(
         self,
         X: "ArrayLike",  # quoted: help() would otherwise show the whole union
@@ -149,8 +150,7 @@ class PenalisedAdapter(BaseAdapter):
             less, if `scoring` does not support weights, or if a head that is to be fitted does not
             and they are not whole numbers.
         """
-        with one_blas_thread_if_small(X):
-            return self._fit(self._prepare(X, y, sample_weight, groups))
+        return self._fit(self._prepare(X, y, sample_weight, groups))
 
     def _fit(self, problem: Problem) -> Self:
         """Train by mini-batches and set the fitted attributes."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve
+from torch import Tensor
 
 from isoadapt._utils.copies import copy_hashes
 from isoadapt.adapters._maps import Floats
@@ -17,7 +17,6 @@ from isoadapt.geometry._spread import is_rounding
 
 _N_FOLDS = 5
 _BLOCK = 2048  # rows that are converted to float64 at a time
-_MANY = 10  # ridges; for more, one eigendecomposition is faster than as many of Cholesky
 _FIRST = (-2, -1)  # exponents of the ridges that are tried first
 _LOWEST, _HIGHEST = -6, 4
 
@@ -80,31 +79,26 @@ def merged(parts: Iterable[Moments | None]) -> Moments:
 
 
 def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) -> Iterator[Floats]:
-    """Yield the solution (p, q) of (gram + ridge I) B = cross for each ridge."""
-    if len(ridges) > _MANY:
-        sizes, axes = np.linalg.eigh(gram)
-        crossed = axes.T @ cross
-        yield from (axes @ (crossed / (sizes + ridge)[:, None]) for ridge in ridges)
-        return
-    matrix, diagonal = gram.copy(), gram.diagonal().copy()
-    for ridge in ridges:
-        np.fill_diagonal(matrix, diagonal + ridge)
-        # torch's Cholesky decomposition is several times faster than SciPy's.
-        factor = torch.linalg.cholesky(torch.from_numpy(matrix))
-        # SciPy's solution from it needs no copy of the factor, unlike torch's.
-        yield cho_solve((factor.numpy(), True), cross, check_finite=False)
+    """Yield the solution (p, q) of (gram + ridge I) B = cross for each of many ridges."""
+    sizes, axes = np.linalg.eigh(gram)
+    crossed = axes.T @ cross
+    yield from (axes @ (crossed / (sizes + ridge)[:, None]) for ridge in ridges)
 
 
-def standardised_path(moments: Moments, p: int, ridges: Sequence[float]) -> Iterator[Floats]:
+def standardised_path(moments: Moments, p: int, ridges: Sequence[float]) -> Iterator[Tensor]:
     """Yield coefficients (p, q) of p columns, standardised for the ridge; others are targets."""
-    scatter = moments.scatter.numpy()
-    deviations = (moments.scatter.diagonal()[:p] / moments.count).sqrt()
+    # All in torch: products of NumPy and SciPy beside it would wait for its threads.
+    scatter, cross = moments.scatter[:p, :p], moments.scatter[:p, p:] / moments.count
+    deviations = (scatter.diagonal() / moments.count).sqrt()
     constant = is_rounding(deviations, moments.mean[:p].abs())
-    scale = (1 / deviations).where(~constant, 0.0).numpy()[:, None]
-    correlation = scatter[:p, :p] * (scale.T / moments.count)
+    scale = (1 / deviations).where(~constant, 0.0)[:, None]
+    correlation = scatter * (scale.T / moments.count)
     correlation *= scale
-    cross = scatter[:p, p:] * (scale / moments.count)
-    return (scale * solution for solution in ridge_path(correlation, cross, ridges))
+    cross *= scale
+    diagonal = correlation.diagonal().clone()
+    for ridge in ridges:
+        correlation.diagonal().copy_(diagonal + ridge)
+        yield scale * torch.cholesky_solve(cross, torch.linalg.cholesky(correlation))
 
 
 def choose_ridge(parts: Sequence[Moments], p: int, ridge: float | str) -> tuple[float, float]:
@@ -130,12 +124,13 @@ def choose_ridge(parts: Sequence[Moments], p: int, ridge: float | str) -> tuple[
 
 def _held_out_errors(parts: Sequence[Moments], p: int, ridges: Sequence[float]) -> list[float]:
     """Sum, for each ridge, the squared errors on each part of the fits to the other parts."""
-    errors = np.zeros(len(ridges))
+    errors = [0.0] * len(ridges)
     for number, part in enumerate(parts):
         fit = merged([*parts[:number], *parts[number + 1 :]])
-        scatter, step = part.scatter.numpy(), (part.mean - fit.mean).numpy()
+        scatter, step = part.scatter, part.mean - fit.mean
         for place, coef in enumerate(standardised_path(fit, p, ridges)):
             offset = step[p:] - step[:p] @ coef
-            errors[place] += scatter[p:, p:].trace() + part.count * (offset @ offset)
-            errors[place] += np.vdot(coef, scatter[:p, :p] @ coef - 2 * scatter[:p, p:])
-    return errors.tolist()
+            explained = coef * (scatter[:p, :p] @ coef - 2 * scatter[:p, p:])
+            error = scatter[p:, p:].trace() + part.count * (offset @ offset) + explained.sum()
+            errors[place] += float(error)
+    return errors

@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from isoadapt._utils.containers import as_matrix, as_values
+from isoadapt._utils.devices import few_rows_in_one_thread
 from isoadapt._utils.messages import warn
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter
@@ -128,6 +129,7 @@ class TeacherReadout(BaseAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     @own_state()
+    @few_rows_in_one_thread
     def fit(
         self,
         X: "ArrayLike",
@@ -173,6 +175,7 @@ class TeacherReadout(BaseAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     @own_state()
+    @few_rows_in_one_thread
     def partial_fit(
         self,
         X: "ArrayLike",
@@ -302,7 +305,8 @@ class TeacherReadout(BaseAdapter):
                 f"R² of the teacher's vectors is {self.r2_:.2f} in held-out rows. Below {_POOR}, "
                 f"{other}fit to more texts, or check that X and y are of the same texts"
             )
-        coef, mean = next(standardised_path(total, p, [self.ridge_])), total.mean.numpy()
+        mean = total.mean.numpy()
+        coef = next(standardised_path(total, p, [self.ridge_])).numpy()
         self.readout_ = Affine(coef.T.copy(), mean[p:] - mean[:p] @ coef)
         map_ = self.readout_ if self.space == "teacher" else self._into_head(total, head)
         return self._set_fitted(map_, head)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg.blas import dsyrk
+from scipy.linalg.blas import dgemm, dsyrk
 from torch import Tensor
 
 _CHUNK = 262144  # rows whose scatter is computed about one pivot
@@ -332,9 +332,10 @@ def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
             np.sqrt(part, out=factors[0])
             factors[1] *= factors[0]
             centred *= factors[0][:, None]
-        sums += factors @ centred
-        fourth += factors[1] @ factors[1]
-        # In Fortran's order, both are their transposes: this adds to the upper triangle in place.
+        fourth += np.vdot(factors[1], factors[1])
+        # In Fortran's order, all are their transposes: both products are added in place, the second
+        # to the upper triangle. NumPy's would wait for the threads of SciPy's own BLAS.
+        dgemm(1.0, centred.T, factors.T, beta=1.0, c=sums.T, overwrite_c=1)
         dsyrk(1.0, centred.T, beta=1.0, c=scatter.T, lower=1, overwrite_c=1)
     return _about_mean(
         count, pivot, torch.from_numpy(scatter), torch.from_numpy(sums), fourth, largest

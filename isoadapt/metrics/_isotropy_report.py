@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from isoadapt._utils.devices import few_rows_in_one_thread
 from isoadapt._utils.messages import listed, warn
 from isoadapt._utils.state import own_state
 from isoadapt.geometry import _spread
@@ -173,6 +174,7 @@ class IsotropyReport:
 
 
 @own_state()
+@few_rows_in_one_thread
 def isotropy_report(
     X: Any, groups: ArrayLike | None = None, labels: ArrayLike | None = None
 ) -> IsotropyReport:

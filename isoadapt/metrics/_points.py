@@ -11,6 +11,7 @@ from torch import Tensor
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.copies import are_copies, copy_hashes, first_of_equal
+from isoadapt._utils.devices import few_rows_in_one_thread
 from isoadapt._utils.messages import warn
 from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import (
@@ -38,6 +39,7 @@ def as_points(X: ArrayLike, name: str = "X", min_samples: int = 2, min_features:
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
+@few_rows_in_one_thread
 def moments_of(X: Chunked, rotated: bool = True) -> tuple[Moments, int]:
     """Check embeddings; return moments and n_features; few rows are `rotated` into n columns."""
     if in_chunks(X) or is_memmap(X):
@@ -130,6 +132,7 @@ class Reading(NamedTuple):
     n_different: int  # units that equal no earlier one
 
 
+@few_rows_in_one_thread
 def read_rows(X: Any, groups: ArrayLike | None = None, least: int = 2) -> Reading:
     """Check and read a matrix, memory map or dask array; warn if a row or group dominates."""
     if not (is_dask(X) or is_memmap(X)):

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
+from isoadapt._utils.devices import few_rows_in_one_thread, resolve_device
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._engine._choice import EpochChoice, TargetUnits, make_score
@@ -186,6 +186,7 @@ class FlowAdapter(BaseAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     @own_state()
+    @few_rows_in_one_thread
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Fit the flow, and the head if there is one.
 
@@ -209,10 +210,6 @@ class FlowAdapter(BaseAdapter):
         ImportError
             If zuko is not installed.
         """
-        with one_blas_thread_if_small(X):
-            return self._fit(X, y)
-
-    def _fit(self, X: ArrayLike, y: ArrayLike | None) -> Self:
         if self.alpha is not None and self.head is None:
             raise ValueError(
                 f"alpha={self.alpha!r} needs a head, whose task loss is added to the bits, but "
