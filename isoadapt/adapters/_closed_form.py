@@ -8,7 +8,7 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from isoadapt._utils.devices import few_rows_in_one_thread
+from isoadapt._utils.devices import few_rows_in_one_thread, one_blas_thread_if_small
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._heads import needs_fit
@@ -173,7 +173,8 @@ class MomentsAdapter(OnePassAdapter):
     def _fit_rows(
         self, X: Any, weights: Any, moments: Moments, head: LinearHead | None
     ) -> dict[str, Any]:
-        return {"moments_": moments, **self._fit_moments(moments, head)}
+        with one_blas_thread_if_small(moments.scatter):
+            return {"moments_": moments, **self._fit_moments(moments, head)}
 
     def _fit_chunks(self, X: Any, sample_weight: Any) -> Self:
         if sample_weight is not None:

@@ -73,7 +73,6 @@ def head_for(head: LinearHead, y: Any, name: str) -> Any:
     return new
 
 
-@one_blas_thread()  # L-BFGS calls SciPy's own BLAS beside NumPy's in each of its many steps
 def fit_head(
     kind: Any,
     X: NDArray[Any],
@@ -126,6 +125,7 @@ def _fit_labels(
     return LinearHead(coef, intercept, multi_label=True)
 
 
+@one_blas_thread()  # L-BFGS calls SciPy's own BLAS beside NumPy's in each of its many steps
 def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:
     """Fit a logistic regression whose C has the smallest log loss on left-out folds."""
     classes, codes = np.unique(y, return_inverse=True)
@@ -199,6 +199,7 @@ def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | Non
         )
 
 
+@one_blas_thread()
 def _fit_estimator(
     estimator: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None
 ) -> LinearHead:
