@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks._markdown import frame_table
 from benchmarks.quality import Cells
-from benchmarks.speed._harness import apart, duration, measured
+from benchmarks.speed._harness import apart, duration, measured, single_thread
 from isoadapt import LinearHead, LogitPreservingWhitening, TeacherReadout
 from isoadapt.metrics import hubness, isotropy_report
 
@@ -63,7 +63,8 @@ def cell(step: str, n: int) -> dict[str, float]:
     if step == "transform":
         whitening.fit(block(0))
     config.set(scheduler="synchronous")
-    return measured(calls[step])
+    with single_thread():
+        return measured(calls[step])
 
 
 def text(frame: pd.DataFrame) -> str:

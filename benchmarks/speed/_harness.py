@@ -131,8 +131,8 @@ def table(results: Sequence[Comparison]) -> str:
     """Return the table of all results as Markdown."""
     return (
         "Seconds are medians. The ratio is reference / ours, the median over pairs measured one "
-        "after the other; in brackets its quartiles. Both sides may use the given number of "
-        f"threads.\n\n{markdown_table(HEADER, [result.cells() for result in results])}"
+        "after the other; in brackets its quartiles. Both sides use the given number of threads: "
+        f"the default threads, unless it is 1.\n\n{markdown_table(HEADER, [result.cells() for result in results])}"
     )
 
 
@@ -171,7 +171,7 @@ def apart(function: Callable[..., T], *arguments: Any, models: bool = False) -> 
 
 
 def measured(function: Callable[[], Any]) -> dict[str, float]:
-    """Measure a call on Linux, in one thread: seconds, and MB of resident memory that it adds.
+    """Measure a call on Linux: seconds, and MB of resident memory that it adds.
 
     The peak is that of the whole process, so each call needs a process of its own.
     """
@@ -179,11 +179,10 @@ def measured(function: Callable[[], Any]) -> dict[str, float]:
     def resident(entry: str) -> float:
         return int((PROCESS / "status").read_text("ascii").partition(entry)[2].split()[0]) / 1e3
 
-    with single_thread():
-        (PROCESS / "clear_refs").write_text("5")  # the peak becomes what is resident now
-        before, cpu = resident("VmRSS:"), time.process_time()
-        wall = seconds_of(function)
-        cpu = time.process_time() - cpu
+    (PROCESS / "clear_refs").write_text("5")  # the peak becomes what is resident now
+    before, cpu = resident("VmRSS:"), time.process_time()
+    wall = seconds_of(function)
+    cpu = time.process_time() - cpu
     return {"cpu_s": cpu, "wall_s": wall, "peak_mb": resident("VmHWM:") - before}
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks._data import Embeddings, load_embeddings
-from benchmarks.speed._harness import Comparison, compare, single_thread
+from benchmarks.speed._harness import Comparison, compare
 from isoadapt import IsotropyLayer, IStarAdapter
 from isoadapt.geometry._isoscore import isoscore_star
 
@@ -46,16 +46,14 @@ def _against_loop(data: Embeddings, repeats: int, epochs: int) -> Comparison:
         device="cpu",
         random_state=0,
     )
-    with single_thread():  # as the layer does, since its steps are small
-        return compare(
-            "IsotropyLayer, whole fit, against bare loop (AdamW defaults)",
-            lambda: layer.fit(data.X_train, data.y_train),
-            lambda: BareLoop(data).train(epochs),
-            repeats=repeats,
-            target=0.9,
-            rows=data.X_train,
-            threads=1,
-        )
+    return compare(
+        "IsotropyLayer, whole fit, against bare loop (AdamW defaults)",
+        lambda: layer.fit(data.X_train, data.y_train),
+        lambda: BareLoop(data).train(epochs),
+        repeats=repeats,
+        target=0.9,
+        rows=data.X_train,
+    )
 
 
 class BareLoop:

@@ -1,4 +1,4 @@
-"""Nearest neighbours against scikit-learn's brute force, in one thread."""
+"""Nearest neighbours against scikit-learn's brute force."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.neighbors import NearestNeighbors
 
-from benchmarks.speed._harness import Comparison, compare, single_thread
+from benchmarks.speed._harness import Comparison, compare
 from isoadapt.geometry._neighbours import nearest_neighbours
 
 D, K = 384, 10
@@ -17,14 +17,12 @@ def run(quick: bool) -> Iterator[Comparison]:
     X = np.random.default_rng(0).normal(size=(3_000 if quick else 20_000, D)).astype(np.float32)
     points = torch.from_numpy(X).double()
     for metric in ("cosine", "euclidean"):
-        brute = NearestNeighbors(n_neighbors=K, metric=metric, algorithm="brute", n_jobs=1).fit(X)
-        with single_thread():
-            yield compare(
-                f"{K} neighbours, {metric}, against scikit-learn's brute force",
-                lambda metric=metric: nearest_neighbours(points, K, metric),
-                brute.kneighbors,
-                repeats=1 if quick else 3,
-                target=1.2,
-                rows=X,
-                threads=1,
-            )
+        brute = NearestNeighbors(n_neighbors=K, metric=metric, algorithm="brute").fit(X)
+        yield compare(
+            f"{K} neighbours, {metric}, against scikit-learn's brute force",
+            lambda metric=metric: nearest_neighbours(points, K, metric),
+            brute.kneighbors,
+            repeats=1 if quick else 3,
+            target=1.2,
+            rows=X,
+        )

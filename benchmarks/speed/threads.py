@@ -1,18 +1,76 @@
-"""Threads in training: a fit beside a busy program. Measure on an otherwise idle machine."""
+"""Common calls with the default threads against one thread, and a fit beside a busy program.
+
+Measure on an otherwise idle machine.
+"""
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from statistics import median
+from typing import Any
+
+import numpy as np
 
 from benchmarks._data import load_embeddings, narrow_cone
-from benchmarks.speed._harness import Comparison, seconds_of
-from isoadapt import IsotropyLayer
+from benchmarks.speed._harness import Comparison, apart, seconds_of, single_thread
+from isoadapt import (
+    AllButTheTop,
+    ClusterIsotropy,
+    IsoBN,
+    IsotropyLayer,
+    LogitPreservingWhitening,
+    TeacherReadout,
+    Whitening,
+)
+from isoadapt.metrics import isotropy_report
 
 BUSY = "import torch\nA = torch.randn(2000, 2000)\nprint('busy', flush=True)\nwhile True: A @ A"
+TARGETS = {"Whitening, 100,000 rows": 1 / 0.8, "TeacherReadout": 1 / 0.8}
+"""Least ratios; those of other calls, of which small ones gain nothing, may be 1.1 times slower."""
 
 
 def run(quick: bool) -> Iterator[Comparison]:
+    """Compare threads, each call in a process of its own, then a fit beside a busy process."""
+    for name, (n, d, _) in calls(quick).items():
+        pairs = [
+            [apart(_seconds, name, quick, single) for single in (False, True)]
+            for _ in range(1 if quick else 3)
+        ]
+        ours, one = map(tuple, zip(*pairs, strict=True))
+        text = f"{name}: default threads, against one"
+        yield Comparison(text, ours, one, TARGETS.get(name, 1 / 1.1), {"n": n, "d": d})
+    yield _beside_a_busy_process(quick)
+
+
+def calls(quick: bool) -> dict[str, tuple[int, int, Callable[[], Any]]]:
+    """Return n, d and the call that is measured, by the name of its row."""
+    data, rng = load_embeddings("cola"), np.random.default_rng(0)
+    n, many = (400, 2000) if quick else (4000, 100_000)
+    X, y, head = data.X_train, data.y_train, data.head
+    big, wide = rng.normal(size=(many, 384)), np.hstack([X, X[:, ::-1], X**2])[:n]
+    refitted = IsoBN(head="logistic", head_training="refit")
+    return {
+        "Whitening, 100,000 rows": (many, 384, lambda: Whitening().fit(big)),
+        "Whitening": (*X.shape, lambda: Whitening().fit(X)),
+        "LogitPreservingWhitening": (*X.shape, lambda: LogitPreservingWhitening(head).fit(X, y)),
+        "AllButTheTop": (*X.shape, lambda: AllButTheTop().fit(X)),
+        "ClusterIsotropy": (*X.shape, lambda: ClusterIsotropy(random_state=0).fit(X)),
+        "IsoBN with a refitted head": (3000, 384, lambda: refitted.fit(X[:3000], y[:3000])),
+        "TeacherReadout": (*wide.shape, lambda: TeacherReadout().fit(wide, X[:n])),
+        "the report": (n, 384, lambda: isotropy_report(X[:n])),
+    }
+
+
+def _seconds(name: str, quick: bool, single: bool) -> float:
+    """Return the median time of a call after one that is not measured."""
+    call = calls(quick)[name][-1]
+    with single_thread() if single else nullcontext():
+        call()
+        return median(seconds_of(call) for _ in range(1 if quick else 5))
+
+
+def _beside_a_busy_process(quick: bool) -> Comparison:
     """Compare a fit beside a busy process with one alone."""
     data = narrow_cone(400, 384, seed=0) if quick else load_embeddings("mrpc")
     layer = IsotropyLayer(data.head, device="cpu", random_state=0)
@@ -21,7 +79,7 @@ def run(quick: bool) -> Iterator[Comparison]:
         alone.append(seconds_of(lambda: layer.fit(data.X_train, data.y_train)))
         with _busy_process():
             busy.append(seconds_of(lambda: layer.fit(data.X_train, data.y_train)))
-    yield Comparison(
+    return Comparison(
         "IsotropyLayer, default fit, beside a busy process, against alone",
         tuple(busy),
         tuple(alone),
