@@ -347,9 +347,8 @@ def test_a_ridge_probe_is_a_ridge_in_one_scale_and_weights_are_repeated_rows():
     np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("n_ridges", [5, 20])
-def test_a_path_of_ridges_solves_the_normal_equations(n_ridges):
-    gram, cross, ridges = ROWS.T @ ROWS, ROWS.T @ VALUES, np.logspace(-3, 2, n_ridges)
+def test_a_path_of_ridges_solves_the_normal_equations():
+    gram, cross, ridges = ROWS.T @ ROWS, ROWS.T @ VALUES, np.logspace(-3, 2, 20)
     for ridge, coef in zip(ridges, ridge_path(gram, cross, ridges), strict=True):
         expected = np.linalg.solve(gram + ridge * np.eye(5), cross)
         np.testing.assert_allclose(coef, expected, rtol=1e-9)

@@ -8,13 +8,16 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-from isoadapt import IsotropyLayer, LinearHead, TransformerEncoder
+from isoadapt import IsoBN, IsotropyLayer, LinearHead, TransformerEncoder, Whitening, metrics
+from isoadapt._utils import devices
 from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt.adapters._engine._loop import one_thread
 from isoadapt.encoders import _opened
 from isoadapt.encoders._threads import settle_threads, workers
+from isoadapt.geometry import Moments
 from tests.tiny_models import make_model, make_tokenizer
 
 
@@ -95,6 +98,34 @@ def test_another_python_thread_than_the_first_can_be_the_last():
             assert blas_threads() == 1
             second.close()
             assert blas_threads() == 2
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("call", [Whitening().fit, metrics.isoscore, metrics.isotropy_report])
+def test_moments_of_few_rows_are_computed_in_one_blas_thread(monkeypatch, call, small):
+    seen, update = [], Moments.update
+    monkeypatch.setattr(devices, "_SMALL", devices._SMALL * small)
+    monkeypatch.setattr(Moments, "update", lambda *a: seen.append(blas_threads()) or update(*a))
+    call(X=np.random.default_rng(0).normal(size=(60, 4)))
+    assert set(seen) == {1 if small else 2}
+    assert counts() == (3, 3, 2)
+
+
+def test_heads_that_are_fitted_step_by_step_are_fitted_in_one_blas_thread(monkeypatch):
+    seen = []
+
+    class Watched(LogisticRegression):
+        def fit(self, X, y, sample_weight=None):
+            seen.append(blas_threads())
+            return super().fit(X, y, sample_weight)
+
+    monkeypatch.setattr(devices, "_SMALL", 0)
+    monkeypatch.setattr("isoadapt.adapters._heads.LogisticRegression", Watched)
+    X = np.random.default_rng(0).normal(size=(60, 4))
+    for head in (Watched(), "logistic"):
+        IsoBN(head=head, head_training="refit").fit(X, X[:, 0] > 0)
+    assert set(seen) == {1}
+    assert counts() == (3, 3, 2)
 
 
 class Watch:

@@ -129,10 +129,11 @@ def single_thread() -> Iterator[None]:
 
 def table(results: Sequence[Comparison]) -> str:
     """Return the table of all results as Markdown."""
+    rows = markdown_table(HEADER, [result.cells() for result in results])
     return (
         "Seconds are medians. The ratio is reference / ours, the median over pairs measured one "
         "after the other; in brackets its quartiles. Both sides use the given number of threads: "
-        f"the default threads, unless it is 1.\n\n{markdown_table(HEADER, [result.cells() for result in results])}"
+        f"the default threads, unless it is 1.\n\n{rows}"
     )
 
 
