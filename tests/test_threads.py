@@ -17,7 +17,7 @@ from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt.adapters._engine._loop import one_thread
 from isoadapt.encoders import _opened
 from isoadapt.encoders._threads import settle_threads, workers
-from isoadapt.geometry import Moments
+from isoadapt.geometry import Moments, _moments
 from tests.tiny_models import make_model, make_tokenizer
 
 
@@ -108,6 +108,29 @@ def test_moments_of_few_rows_are_computed_in_one_blas_thread(monkeypatch, call, 
     monkeypatch.setattr(Moments, "update", lambda *a: seen.append(blas_threads()) or update(*a))
     call(X=np.random.default_rng(0).normal(size=(60, 4)))
     assert set(seen) == {1 if small else 2}
+    assert counts() == (3, 3, 2)
+
+
+def test_parts_of_many_rows_are_computed_in_threads_of_one_blas_thread_each(monkeypatch):
+    rng, seen, compute = np.random.default_rng(0), [], _moments._chunk_moments
+    X, weights = rng.normal(size=(50, 4)) + [0, 1, 9, 99], rng.integers(0, 3, 50)
+    expected = Moments().update(X, weights).to_arrays()
+
+    def watched(rows, part):
+        seen.append((len(rows), threading.get_ident(), blas_threads()))
+        if np.isnan(rows[0]).any():
+            raise MemoryError("in a thread")
+        return compute(rows, part)
+
+    monkeypatch.setattr(_moments, "_PART", 1)
+    monkeypatch.setattr(_moments, "_chunk_moments", watched)
+    found = Moments().update(X, weights).to_arrays()
+    lengths, threads, numbers = map(set, zip(*seen, strict=True))
+    assert (lengths, len(threads), numbers) == ({16, 17}, 3, {1})
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12, err_msg=name)
+    with pytest.raises(MemoryError, match="in a thread"):
+        Moments().update(np.where(np.arange(50)[:, None] < 20, X, np.nan))
     assert counts() == (3, 3, 2)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg.blas import dgemm, dsyrk
 from torch import Tensor
+
+from isoadapt._utils.devices import one_blas_thread
+from isoadapt._utils.threads import Worker
 
 _CHUNK = 262144  # rows whose scatter is computed about one pivot
 _DEVICE_CHUNK = 8192  # the same on devices other than the CPU
 _BLOCK = 1024  # rows at a time, which fit in the processor's cache
+_PART = 2**30  # multiply-adds for which a thread is worth starting
 _PIVOT_ROWS = 128  # rows whose mean is the pivot
 _TENSORS = ("mean", "scatter", "third", "fourth")
 _TINY = float(np.finfo(np.float64).tiny)  # added to divisors that may be zero
@@ -99,7 +104,7 @@ class Moments:
                     f"zero or more for each of the {len(X)} rows of X"
                 )
         on_device = isinstance(X, Tensor) and X.device.type != "cpu"
-        size, moments = (_DEVICE_CHUNK, _device_moments) if on_device else (_CHUNK, _chunk_moments)
+        size, moments = (_DEVICE_CHUNK, _device_moments) if on_device else (_CHUNK, _in_threads)
         for start in range(0, len(X), size):
             part = None if weights is None else weights[start : start + size]
             self._add(moments(X[start : start + size], part))
@@ -303,6 +308,25 @@ def _shifted_higher(part: _Part, shift: Any, scatter: Any, trace: Any) -> tuple[
     )
 
 
+def _in_threads(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
+    """Moments of a chunk of rows in memory, of which each thread takes a part."""
+    # Threads of BLAS in each product of a block would wait for each other longer than they compute.
+    most = X.shape[0] * X.shape[1] ** 2 // _PART
+    n_threads = max(1, min(torch.get_num_threads(), most))
+    bounds = np.linspace(0, len(X), n_threads + 1).astype(int)
+    parts = [slice(*pair) for pair in pairwise(bounds.tolist())]
+    with ExitStack() as stack:
+        stack.enter_context(one_blas_thread())
+        started = [stack.enter_context(closing(Worker())) for _ in parts[1:]]
+        given = [(X[part], None if weights is None else weights[part]) for part in parts]
+        pairs = zip(started, given[1:], strict=True)
+        others = [worker.submit(_chunk_moments, *arguments) for worker, arguments in pairs]
+        moments = _chunk_moments(*given[0])
+        for other in others:
+            moments._add(other.result())
+    return moments
+
+
 @np.errstate(over="ignore", invalid="ignore")
 def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
     """Moments of a chunk of rows in memory, from two matrix products of each block."""
@@ -332,11 +356,9 @@ def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
             np.sqrt(part, out=factors[0])
             factors[1] *= factors[0]
             centred *= factors[0][:, None]
-        fourth += np.vdot(factors[1], factors[1])
-        # In Fortran's order, all are their transposes: both products are added in place, the second
-        # to the upper triangle. NumPy's would wait for the threads of SciPy's own BLAS.
-        dgemm(1.0, centred.T, factors.T, beta=1.0, c=sums.T, overwrite_c=1)
-        dsyrk(1.0, centred.T, beta=1.0, c=scatter.T, lower=1, overwrite_c=1)
+        sums += factors @ centred
+        fourth += factors[1] @ factors[1]
+        scatter += centred.T @ centred  # unlike SciPy's BLAS, NumPy's lets other threads go on
     return _about_mean(
         count, pivot, torch.from_numpy(scatter), torch.from_numpy(sums), fourth, largest
     )
