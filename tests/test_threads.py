@@ -113,7 +113,7 @@ def test_moments_of_few_rows_are_computed_in_one_blas_thread(monkeypatch, call, 
 
 def test_parts_of_many_rows_are_computed_in_threads_of_one_blas_thread_each(monkeypatch):
     rng, seen, compute = np.random.default_rng(0), [], _moments._chunk_moments
-    X, weights = rng.normal(size=(50, 4)) + [0, 1, 9, 99], rng.integers(0, 3, 50)
+    X, weights = rng.normal([0, 1, 9, 99], size=(50, 4)), rng.integers(0, 3, 50)
     expected = Moments().update(X, weights).to_arrays()
 
     def watched(rows, part):
