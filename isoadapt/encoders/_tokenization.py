@@ -67,7 +67,7 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
     model, whatever the tokenizer's side.
     """
     tokenizer = backbone.tokenizer
-    filler = {"input_ids": next(iter(tokenizer.all_special_ids), 0), "token_type_ids": 0}
+    filler = {"input_ids": _filler(tokenizer), "token_type_ids": 0}
     columns: Columns = {name: [] for name in filler if name in backbone.inputs}
     types = "token_type_ids" in columns
     for part in encoded_parts(
@@ -89,6 +89,17 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
     padding["token_type_ids"] = tokenizer.pad_token_type_id
     left = tokenizer.padding_side == "left" and backbone.limit is None
     return Tokens(order, counts[order], ends[order], flat, padding, left)
+
+
+def _filler(tokenizer: Any) -> int:
+    """Return the token that a text without tokens becomes."""
+    return next(iter(tokenizer.all_special_ids), 0)
+
+
+def stand_in(tokenizer: Any, text: str = "") -> str:
+    """Return the text of the token that a text without tokens becomes, or "" if it has tokens."""
+    with _LOCK:
+        return "" if tokenizer(text)["input_ids"] else tokenizer.decode([_filler(tokenizer)])
 
 
 def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[Tokens, None, None]:
