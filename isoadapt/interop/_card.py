@@ -74,7 +74,10 @@ def sentence_card(
     if "logits" in check.differences:
         effect = "includes the adapter and its head, and its predictions may differ from those of"
         effect = "is unchanged, and predicts as that of" if kept else effect
-        classification = _filled("classification.md", effect=effect, name=shown)
+        empty = f"Write `{reference.stand_in}` for an empty text, which has no tokens."
+        classification = _filled(
+            "classification.md", effect=effect, name=shown, empty=empty * bool(reference.stand_in)
+        )
     return _filled(
         "sentence.md",
         more_tags="- text-classification\n" if classification else "",

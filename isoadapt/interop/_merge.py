@@ -106,7 +106,8 @@ def merge_into_checkpoint(
     Notes
     -----
     The head of a decoder such as GPT-2 has no bias. Only adapters that do not need a bias can be
-    merged into it, such as :class:`~isoadapt.IsoBN` without a head of its own.
+    merged into it, such as :class:`~isoadapt.IsoBN` without a head of its own. If its tokenizer has
+    no token for an empty text, write the special one that `stand_in` in ``reference.json`` names.
 
     The copy computes WAh in single precision, whereas adapters use double precision. If an
     adapter amplifies directions of low variance, as whitening without shrinkage does, the terms
@@ -155,6 +156,7 @@ def merge_into_checkpoint(
         reference.adapted(map_).limit,
         {"max_length": length},
         [CLASSIFIER],
+        stand_in=reference.stand_in,
     )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
