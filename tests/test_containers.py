@@ -9,11 +9,29 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from sklearn.base import clone
+from sklearn.model_selection import GroupKFold
 
-from isoadapt import IsotropyLayer, LinearHead, TeacherReadout, Whitening
+from isoadapt import (
+    IsotropyLayer,
+    LinearHead,
+    LogitPreservingWhitening,
+    TeacherReadout,
+    Whitening,
+)
 from isoadapt._utils.containers import as_matrix
-from isoadapt.metrics import hubness, isoscore, isotropy_report
+from isoadapt.adapters import AffineAdapter
+from isoadapt.geometry import Moments, persistence_bars
+from isoadapt.metrics import (
+    hubness,
+    isoscore,
+    isotropy_report,
+    retrieval_report,
+    similarity_correlation,
+)
+from isoadapt.model_selection import AdapterSearchCV
 
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
 rng = np.random.default_rng(0)
 # multiples of 1/8 below 16, which bfloat16 and float16 hold exactly
 V = np.clip(rng.integers(-100, 100, size=(40, 4)).astype(np.float32) / 8, -10, 10)
@@ -49,6 +67,9 @@ TWICE = pa.table([V[:, 0], V[:, 1], V[:, 2], V[:, 3]], names=["a", "a", "b", "c"
 VECTORS = {
     "tensors": list(T.bfloat16().requires_grad_()),
     "sparse tensor": T.to_sparse(),
+    "nested tensor": torch.nested.nested_tensor(list(T), layout=torch.jagged),
+    "masked tensor": torch.masked.masked_tensor(T, torch.ones_like(T, dtype=bool)),
+    "masked array": np.ma.array(V, mask=False),
     "Series of arrays": pd.Series(list(V), index=range(9, 49)),
     "nullable table": pd.DataFrame(V, columns=list("abcd")).convert_dtypes(),
     "pandas with arrow lists": pd.Series(FIXED.to_pylist(), dtype=pd.ArrowDtype(FIXED.type)),
@@ -88,10 +109,16 @@ def test_arrays_and_memory_maps_are_not_copied(tmp_path):
     for plain in (V, np.load(tmp_path / "V.npy", mmap_mode="r"), frame):
         assert as_matrix(plain) is plain
     assert np.shares_memory(as_matrix(T), T.numpy())
+    assert np.shares_memory(as_matrix(np.ma.array(V)), V)
 
 
 WITH_NAN = np.where(np.arange(160).reshape(40, 4) == 30, np.nan, V)
 DASK = dask.dataframe.from_pandas(pd.DataFrame(V, columns=list("abcd")), npartitions=2)
+IS_MASKED = np.isnan(WITH_NAN)
+MASKED = np.ma.array(np.where(IS_MASKED, -9999, V), mask=IS_MASKED)  # netCDF's fill value
+MASKED_ROWS = np.ma.array(Y, mask=IS_MASKED.any(axis=1))
+WITH_NA = np.where(IS_MASKED, pd.NA, V.astype(object))
+RAGGED = torch.nested.nested_tensor([T[:2], T[:3], *T[:, None]], layout=torch.strided)
 TWO_COLUMNS = {"id": list(range(40)), "e": ROWS}
 
 REFUSED = [
@@ -113,6 +140,14 @@ REFUSED = [
     (pd.Series(list(WITH_NAN)), "NaN or infinite numbers in 1 row.*in row 7"),
     (pl.DataFrame({"e": WITH_NAN}), "NaN or infinite numbers.*in row 7"),
     (without(ROWS, 7, [1, 2, 3, np.inf]), "infinite numbers in 1 row.*in row 7"),
+    (MASKED, "NaN or infinite numbers in 1 row.*in row 7"),
+    (MASKED.astype(int), "NaN or infinite numbers in 1 row.*in row 7"),
+    (list(MASKED), "NaN or infinite numbers in 1 row.*in row 7"),
+    (pd.Series(list(MASKED)), "NaN or infinite numbers in 1 row.*in row 7"),
+    (torch.masked.masked_tensor(T, torch.tensor(~IS_MASKED)), "NaN.* in 1 row.*in row 7"),
+    (WITH_NA, "NaN or None.* in 1 row.*in row 7"),
+    (pd.DataFrame(WITH_NA), "NaN or None.* in 1 row.*in row 7"),
+    (RAGGED, "2 values in row 0 and 3 in row 1.*pool"),
 ]
 
 
@@ -159,6 +194,11 @@ def test_labels_from_any_container(kind):
         ([["a"], ["a", "b"]] * 20, "MultiLabelBinarizer"),
         ({"y": Y}, "y is a dict"),
         (DASK, r"y\.compute\(\)"),
+        (MASKED_ROWS, "first in row 7"),
+        (list(MASKED_ROWS), "first in row 7"),
+        (np.ma.array(NAMES, mask=MASKED_ROWS.mask), "first in row 7"),
+        (list(np.ma.array(NAMES, mask=MASKED_ROWS.mask)), "first in row 7"),
+        (pd.Series(NAMES, dtype="string").mask(MASKED_ROWS.mask), "first in row 7"),
     ],
 )
 def test_labels_that_cannot_be_used_are_named(y, message):
@@ -179,3 +219,46 @@ def test_weights_groups_and_values_from_any_container():
         isotropy_report(V, groups=1)
     with pytest.raises(ValueError, match="sample_weight"):
         Whitening().fit(V, sample_weight=["b"] * 40)
+
+
+UNMASKED = np.ma.array(MASKED_ROWS.data)
+SEARCH = AdapterSearchCV(LogitPreservingWhitening("logistic"), {"shrinkage": [0, 0.1]}, cv=2)
+MASKED_READERS = {
+    "chunks": lambda X, rows: isoscore([V, X]),
+    "dask": lambda X, rows: isotropy_report(dask.array.from_array(X, chunks=(20, 4))).ev1,
+    "weights": lambda X, rows: Whitening().fit(V, sample_weight=rows + 1).transform(V),
+    "groups": lambda X, rows: isotropy_report(V, groups=10 * rows + np.arange(40) // 4).ev1,
+    "groups of a fit": lambda X, rows: (
+        IsotropyLayer(max_epochs=1, random_state=0)
+        .fit(V, Y, groups=10 * rows + np.arange(40) // 4)
+        .transform(V)
+    ),
+    "groups of a search": lambda X, rows: (
+        clone(SEARCH)
+        .set_params(cv=GroupKFold(2))
+        .fit(V, Y, groups=10 * rows + np.arange(40) // 4)
+        .best_score_
+    ),
+    "scores": lambda X, rows: similarity_correlation(V, V[::-1], rows),
+    "pairs": lambda X, rows: similarity_correlation(X, V[::-1], Y),
+    "relevant": lambda X, rows: retrieval_report(V, V, list(rows[:, None])).mrr,
+    "matrix": lambda X, rows: AffineAdapter(X[4:8], head=None).fit(V).transform(V),
+    "bars": lambda X, rows: persistence_bars(X),
+    "weights of moments": lambda X, rows: Moments().update(V, rows + 1).mean,
+}
+
+
+@pytest.mark.filterwarnings(
+    "ignore:n_samples|the number of different groups|.*could not be trained"
+)
+@pytest.mark.parametrize("reader", MASKED_READERS)
+def test_a_masked_entry_is_refused_and_a_mask_without_one_is_ignored(reader):
+    read = MASKED_READERS[reader]
+    found = read(np.ma.array(V, mask=False), UNMASKED)
+    np.testing.assert_array_equal(found, read(V, Y))
+    with pytest.raises((TypeError, ValueError)):
+        read(MASKED, MASKED_ROWS)
+
+
+def test_masked_rows_have_the_moments_of_nan():
+    assert Moments().update(MASKED).mean.isnan().any()

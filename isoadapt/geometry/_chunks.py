@@ -157,7 +157,7 @@ class RowReader:
             if is_memmap(self.X):
                 rows = np.array(rows)
                 unmap_pages(self.X)
-            yield name, np.asarray(rows)
+            yield name, rows.compute() if is_dask(rows) else rows  # which may be masked
 
 
 def unmap_pages(X: Any) -> None:
