@@ -57,17 +57,10 @@ def test_each_text_is_encoded_once_and_returned_exactly(checkpoint, cache, loads
     assert len(loads) == 1
 
 
-def test_a_cache_that_cannot_be_used_is_named_before_the_model_is_loaded(
-    checkpoint, tmp_path, loads
-):
-    (tmp_path / "file").write_text("")
+def test_a_cache_that_is_too_small_is_named_before_the_model_is_loaded(checkpoint, tmp_path, loads):
     small = EmbeddingCache(tmp_path / "c", 2**20 - 1)
-    for cache, says in (
-        (tmp_path / "file", "file' cannot be written"),
-        (small, "max_size == 1048575, must be >= 1048576"),
-    ):
-        with pytest.raises((OSError, ValueError), match=says):
-            TransformerEncoder(checkpoint, cache=cache).transform(TEXTS)
+    with pytest.raises(ValueError, match="max_size == 1048575, must be >= 1048576"):
+        TransformerEncoder(checkpoint, cache=small).transform(TEXTS)
     assert loads == []
 
 
@@ -204,6 +197,63 @@ def test_encoding_goes_on_without_a_cache_that_fails(cache, monkeypatch, step):
     with pytest.warns(UserWarning, match="continues without the cache .* disk is full"):
         found = embed(cache, texts)
     np.testing.assert_array_equal(found, vectors_of(texts))
+
+
+UNUSABLE = {
+    "file": "file' is a file",
+    "file/cache": "file' is a file",
+    "loop": "loop' cannot be written to",
+    "~no-such-user/cache": "home",
+    "folder": "unable to open",
+}
+
+
+@pytest.mark.parametrize("place", UNUSABLE)
+def test_encoding_goes_on_without_a_cache_that_cannot_be_made(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "folder/vectors-001.sqlite").mkdir(parents=True)
+    texts = MANY.take(range(20))
+    with pytest.warns(UserWarning, match=f"continues without the cache.*{UNUSABLE[place]}") as told:
+        found = embed(EmbeddingCache(place), texts)
+    np.testing.assert_array_equal(found, vectors_of(texts))
+    assert len(told) == 1
+    assert sorted(os.listdir()) == ["file", "folder", "loop"]
+
+
+def test_encoding_goes_on_with_a_cache_on_a_read_only_disk(cache, monkeypatch):
+    texts = MANY.take(range(20))
+    embed(cache, texts.take(range(5)))
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)  # which binds root too
+    with pytest.warns(UserWarning, match="continues without the cache .* protected") as told:
+        found = embed(cache, texts)
+    np.testing.assert_array_equal(found, vectors_of(texts))
+    assert len(told) == 1
+
+
+def test_encoding_goes_on_while_a_database_is_locked(cache, monkeypatch):
+    texts = MANY.take(range(20))
+    embed(cache, texts)
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        "sqlite3.connect", lambda file, **how: connect(file, **how | {"timeout": 0})
+    )
+    with closing(connect(cache._file())) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.warns(UserWarning, match="continues without the cache .* is locked"):
+            found = embed(cache, texts)
+    np.testing.assert_array_equal(found, vectors_of(texts))
+
+
+@pytest.mark.parametrize("place", ["link", "link/below"])
+def test_a_link_whose_target_is_gone_leads_to_a_new_folder(tmp_path, place):
+    (tmp_path / "link").symlink_to(tmp_path / "scratch" / "cache")
+    cache, texts = EmbeddingCache(tmp_path / place), MANY.take(range(20))
+    assert counts(cache) == (0, 0, 0)
+    np.testing.assert_array_equal(embed(cache, texts), vectors_of(texts))
+    assert counts(cache) == (0, 20, 20)
+    assert (tmp_path / "link").readlink() == tmp_path / "scratch" / "cache"
 
 
 def test_claims_from_before_the_clock_was_set_back_do_not_count(checkpoint, tmp_path):

@@ -55,6 +55,18 @@ def assert_same_scores(ours, theirs):
             np.testing.assert_array_equal(ours.cv_results_[name], column, strict=name != "params")
 
 
+def test_a_search_ends_with_a_cache_on_a_full_disk(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    whole = search()
+    monkeypatch.setattr("joblib.dump", fail)
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.warns(UserWarning, match="not kept in the cache .*No space left"):
+        assert_same_scores(search(tmp_path / "link"), whole)
+    assert list((tmp_path / "gone").iterdir()) == []
+
+
 def test_finished_blocks_are_read(tmp_path, epochs, monkeypatch):
     count_members(monkeypatch, 2)
     whole = search()
