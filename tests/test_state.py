@@ -20,8 +20,10 @@ from isoadapt import (
     metrics,
 )
 from isoadapt._utils.state import own_state
+from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.encoders import layer_report, load_checkpoint
+from isoadapt.geometry import Moments
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import TEXTS
 
@@ -157,14 +159,33 @@ def test_a_service_without_a_standard_error_stream(checkpoint, monkeypatch):
     ADAPTERS["IsotropyLayer"](HEAD, max_epochs=1, verbose=1).fit(X, Y)
 
 
+def test_other_threads_keep_their_data_type_during_a_fit(monkeypatch):
+    def seen(function):
+        def called(*args, **options):
+            found.append(torch.ones(1).dtype)
+            return function(*args, **options)
+
+        return called
+
+    found = []
+    monkeypatch.setattr(AdapterNet, "get_loss", seen(AdapterNet.get_loss))
+    monkeypatch.setattr(Moments, "update", seen(Moments.update))
+    with default_dtype(torch.float64):
+        for name in ("IsotropyLayer", "Whitening"):
+            adapted(name)
+        measured()
+    assert len(found) > 4
+    assert {*found} == {torch.float64}
+
+
 def test_a_call_that_ends_leaves_the_data_type_of_one_that_goes_on():
     def first():
-        with own_state():
+        with own_state(models=True):
             entered.wait()
         ended.wait()
 
     def second():
-        with own_state():
+        with own_state(models=True):
             entered.wait()
             ended.wait()
             return torch.get_default_dtype()
