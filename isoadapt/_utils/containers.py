@@ -29,8 +29,7 @@ _OF_NUMPY = (torch.float16, torch.float32, torch.float64)
 def as_array(X: Any) -> Any:
     """Convert a tensor or a masked array to an array; keep anything else.
 
-    Masked entries become NaN, or None if they are not numbers, and narrow floats float32. A nested
-    tensor becomes the list of its rows.
+    Masked entries become NaN or None, narrow floats float32, and a nested tensor a list of rows.
     """
     if isinstance(X, MaskedTensor):
         X = np.ma.array(as_array(X.get_data()), mask=~as_array(X.get_mask()))

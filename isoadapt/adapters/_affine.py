@@ -9,7 +9,6 @@ from scipy.sparse import issparse
 from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import HasMethods
 
-from isoadapt._utils.containers import as_array
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter
@@ -66,9 +65,8 @@ class AffineAdapter(OnePassAdapter):
         self, X: NDArray[Any], weights: Any, moments: Moments, head: LinearHead | None
     ) -> dict[str, Any]:
         d = X.shape[1]
-        matrix = np.asarray(as_array(np.eye(d) if self.matrix is None else self.matrix), float)
-        given = np.zeros(len(matrix)) if self.offset is None else self.offset
-        offset = np.asarray(as_array(given), float)
+        matrix = np.eye(d) if self.matrix is None else np.asarray(self.matrix, np.float64)
+        offset = np.zeros(len(matrix)) if self.offset is None else np.asarray(self.offset, float)
         if matrix.ndim != 2 or matrix.shape[1] != d or offset.shape != matrix.shape[:1]:
             raise ValueError(
                 f"matrix of shape {matrix.shape} and offset of shape {offset.shape} do not fit X "

@@ -290,7 +290,7 @@ class _Layer:
         self.texts = GroupSums(first.double().mean(0))
         self.direction = torch.zeros(first.shape[1], dtype=torch.float64, device=first.device)
         self.n_directions = 0.0  # number of rows that are not zero
-        self.points = torch.empty(n_points, first.shape[1], dtype=torch.float32)
+        self.points = torch.empty(n_points, first.shape[1])
 
     def update(
         self, rows: Tensor, slots: Tensor, sizes: NDArray[np.int64], distinct: NDArray[np.bool_]

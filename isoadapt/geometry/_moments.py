@@ -93,8 +93,7 @@ class Moments:
             wanted = len(self.mean) if self.count else "n_features"
             raise ValueError(f"X has shape {tuple(X.shape)}; (n_samples, {wanted}) is needed")
         if weights is not None:
-            given = weights if isinstance(weights, Tensor) else as_array(weights)
-            weights = torch.as_tensor(given, dtype=torch.float64)
+            weights = torch.as_tensor(as_array(weights), dtype=torch.float64)
             allowed = torch.isfinite(weights) & (weights >= 0)
             if weights.shape != X.shape[:1] or not bool(allowed.all()):
                 raise ValueError(

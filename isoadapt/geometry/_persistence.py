@@ -295,9 +295,8 @@ def _as_tensor(values: ArrayLike | Tensor) -> Tensor:
     """Convert half precision to float32 and integers to float64."""
     if not isinstance(values, Tensor):
         values = torch.from_numpy(np.array(as_array(values), order="C"))
-    if values.dtype in (torch.float32, torch.float64):
-        return values
-    return values.to(torch.float32 if values.is_floating_point() else torch.float64)
+    wider = torch.float32 if values.is_floating_point() else torch.float64
+    return values if values.dtype in (torch.float32, torch.float64) else values.to(wider)
 
 
 def _check_bars(bars: ArrayLike | Tensor) -> Tensor:

@@ -44,11 +44,7 @@ def pooling_modules(pooling: Pooling, width: int) -> Iterator[Module]:
         elif isinstance(layer, Normalize):
             yield Module("Normalize")
         elif isinstance(layer, Columns):
-            yield _dense(
-                torch.eye(width_after(layer, columns), columns, dtype=torch.float32),
-                None,
-                nn.Identity(),
-            )
+            yield _dense(torch.eye(width_after(layer, columns), columns), None, nn.Identity())
         columns = width_after(layer, columns)
 
 
@@ -71,10 +67,7 @@ def _layer_norm(layer: nn.LayerNorm, activation: nn.Module) -> Module:
             f"eps={_NORM_EPS} that is followed by no activation"
         )
     (width,) = layer.normalized_shape
-    given = (
-        (layer.weight, torch.ones(width, dtype=torch.float32)),
-        (layer.bias, torch.zeros(width, dtype=torch.float32)),
-    )
+    given = ((layer.weight, torch.ones(width)), (layer.bias, torch.zeros(width)))
     weight, bias = (default if own is None else own for own, default in given)
     return Module("LayerNorm", {"dimension": width}, {"norm.weight": weight, "norm.bias": bias})
 

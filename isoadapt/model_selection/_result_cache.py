@@ -20,7 +20,6 @@ from joblib.hashing import NumpyHasher
 
 from isoadapt import __version__
 from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt._utils.messages import reason, warn
 
 _WRAPPERS = staticmethod, classmethod, property, cached_property, type(lru_cache(len))
 _WRAPPED = "__wrapped__", "fget", "fset", "func"  # where these have their functions
@@ -139,12 +138,9 @@ def read_result(file: Path, kind: type) -> Any:
 
 
 def write_result(file: Path, result: Any) -> None:
-    """Write a result atomically; warn if that fails, since the result itself is there."""
-    try:
-        with atomic_path(file) as temporary:
-            joblib.dump(result, temporary, compress=3)
-    except OSError as error:
-        warn(f"a result is not kept in the cache {str(file.parent)!r}: {reason(error)}")
+    """Write a result atomically."""
+    with atomic_path(file) as temporary:
+        joblib.dump(result, temporary, compress=3)
 
 
 def check_seed(cache: Any, random_state: Any, name: str = "random_state") -> None:
