@@ -475,6 +475,8 @@ def main() -> None:
     An expected error is printed on one line, without a traceback. The exit status is 2 for wrong
     usage, 1 for other errors, and 130 after an interrupt.
     """
+    if sys.stdout is None:
+        sys.exit("isoadapt: standard output is closed")
     try:
         with Console(quiet="--quiet" in sys.argv).notes():
             app()

@@ -12,7 +12,7 @@ from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.heads import LinearHead
 
 
-@own_state()
+@own_state(models=True)
 def load_checkpoint(
     path: str | os.PathLike[str] | tuple[Any, Any],
     *,

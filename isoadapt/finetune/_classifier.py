@@ -57,7 +57,7 @@ from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns
     },
     prefer_skip_nested_validation=True,
 )
-@own_state()
+@own_state(models=True)
 def finetune_text_classifier(
     model: str | os.PathLike[str],
     texts: Any,

@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.blas import dgemm, dsyrk
 from torch import Tensor
 
+from isoadapt._utils.containers import as_array
+
 _CHUNK = 262144  # rows whose scatter is computed about one pivot
 _DEVICE_CHUNK = 8192  # the same on devices other than the CPU
 _BLOCK = 1024  # rows at a time, which fit in the processor's cache
@@ -86,12 +88,12 @@ class Moments:
             one finite weight of zero or more for each row.
         """
         if not isinstance(X, Tensor):
-            X = np.asarray(X)
+            X = np.asarray(as_array(X))
         if X.ndim != 2 or (self.count and X.shape[1] != len(self.mean)):
             wanted = len(self.mean) if self.count else "n_features"
             raise ValueError(f"X has shape {tuple(X.shape)}; (n_samples, {wanted}) is needed")
         if weights is not None:
-            weights = torch.as_tensor(weights, dtype=torch.float64)
+            weights = torch.as_tensor(as_array(weights), dtype=torch.float64)
             allowed = torch.isfinite(weights) & (weights >= 0)
             if weights.shape != X.shape[:1] or not bool(allowed.all()):
                 raise ValueError(

@@ -132,9 +132,9 @@ def _exported(
 
 
 def _filled(card: str, **values: Any) -> str:
-    """Fill a template; parts that are empty leave no gap."""
+    """Fill a template; parts that are empty leave no gap, and names of files may be no UTF-8."""
     text = Template((_TEMPLATES / card).read_text("utf-8")).substitute(values)
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text).encode("utf-8", "replace").decode()
 
 
 def _names(parts: Parts) -> str:

@@ -35,7 +35,7 @@ _SENTENCE = re.compile(
 _SAME = 1e-7  # relative difference of logits up to which they are the same
 
 
-@own_state()
+@own_state(models=True)
 def merge_into_checkpoint(
     adapter: Any,
     model_folder: str | os.PathLike[str],

@@ -31,7 +31,7 @@ _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _GRAPH = "an ONNX model"  # kind of the folder's content
 
 
-@own_state()
+@own_state(models=True)
 def export_onnx(
     model: Any, file: str | os.PathLike[str], *, normalize: bool = False, overwrite: bool = False
 ) -> Path:

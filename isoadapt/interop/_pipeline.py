@@ -79,8 +79,9 @@ def take_apart(model: Any) -> Parts:
         if not isinstance(step, BaseAdapter):
             raise TypeError(
                 f"adapter: {step!r} is not an adapter of isoadapt; pass an adapter, a Pipeline of "
-                "adapters, an AdaptedEncoder or the best_estimator_ of a search, and use "
-                "joblib.dump for other estimators"
+                "adapters, an AdaptedEncoder (with another encoder than TransformerEncoder, its "
+                "pipeline_[1:]) or the best_estimator_ of a search, and use joblib.dump for other "
+                "estimators"
             )
         check_is_fitted(step)
     if not steps:

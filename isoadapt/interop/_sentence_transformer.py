@@ -47,7 +47,7 @@ from isoadapt.interop._sentence_files import (
 )
 
 
-@own_state()
+@own_state(models=True)
 def to_sentence_transformer(
     adapter: Any,
     model_folder: str | os.PathLike[str],

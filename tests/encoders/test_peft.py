@@ -1,5 +1,6 @@
 """A PEFT adapter is merged into its base model and is part of the checkpoint's identity."""
 
+import shutil
 import sys
 
 import numpy as np
@@ -150,6 +151,7 @@ def test_code_of_a_base_on_the_hub_is_downloaded_if_trusted(copied, monkeypatch)
         asked.append("*.py" in allow_patterns)
         return copied[0]
 
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     edit(copied[1], CONFIG, base_model_name_or_path="some/base")
     for trusted in (False, True):
@@ -298,6 +300,13 @@ def test_prompts_are_refused(kind, lora, tmp_path):
     config = getattr(peft, f"{kind}Config")(task_type="SEQ_CLS", num_virtual_tokens=2)
     peft.get_peft_model(model, config).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=f"{config.peft_type.value} adapter, which learns prompts"):
+        TransformerEncoder(tmp_path).transform(TEXTS)
+
+
+def test_the_folder_above_named_adapters_names_one(lora, tmp_path):
+    for name in ("second", "first"):
+        shutil.copytree(lora[1], tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=f"adapters in it, such as '{tmp_path / 'first'}'"):
         TransformerEncoder(tmp_path).transform(TEXTS)
 
 

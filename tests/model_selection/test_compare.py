@@ -323,6 +323,7 @@ class TestAdapters:
         ({"uses": [Similarity(X[:2], X[2:4], [1.0, 2.0])]}, "at least 3 pairs"),
         ({"uses": [Search(X[:2], X, [0, 99])]}, r"relevant\[1\]=\[99\]"),
         ({"uses": Outliers(X)}, "must be a list"),
+        ({"uses": [(X, X), X]}, "^uses holds 'tuple', 'ndarray', but must be a list"),
         ({"uses": [Outliers(X), Outliers(X)]}, "at most one each of"),
         ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "labels unknown"),
         ({"encoder_saw": True}, "X_test"),
