@@ -313,7 +313,7 @@ class LinearHead(BaseEstimator):
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels, or tuples of them, that it cannot predict; or strings."""
-        values = np.asarray(as_values(y))
+        values = np.asarray(as_values(y, names=self.classes_ if self.multi_label_ else None))
         width = 1 if values.ndim == 1 else values.shape[-1]
         known: Any = () if self.multi_label_ or self.classes_ is None else self.classes_.tolist()
         numbers = values.dtype.kind in "biuf" if self.classes_ is None else np.isin(values, (0, 1))
@@ -339,11 +339,11 @@ class LinearHead(BaseEstimator):
                 raise ValueError(
                     f"y contains labels unknown to the head: {unknown[:5]}; it knows "
                     f"{self._known()}. Relabel y, name the classes by "
-                    "LinearHead(head.coef_, head.intercept_, classes) or, for the names of a "
-                    "checkpoint's labels, open it by load_checkpoint(path, y=y)"
+                    "LinearHead(head.coef_, head.intercept_, classes), open a checkpoint by "
+                    "load_checkpoint(path, y=y), or fit a new head with head='logistic'"
                 )
             rows = {label: row for row, label in enumerate(self.classes_.tolist())}
-            return np.array([rows[label] for label in values.tolist()], np.int64)
+            return np.array([rows[label] for label in values.ravel().tolist()], np.int64)
         values = values.reshape(len(values), -1).astype(np.float64)
         if values.shape[1] != len(self.coef_):
             raise ValueError(

@@ -5,9 +5,11 @@ import json
 import textwrap
 
 _LINEAR_HEAD = """\
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=<head>
+    head : LinearHead, linear estimator, {"auto", "logistic", "ridge"} or None, default=<head>
         The linear head that is applied to the adapted embeddings.
 
+        - "auto" is the checkpoint's head in an AdaptedEncoder and on the command line, elsewhere
+          "logistic"; see :doc:`/guide/heads`.
         - A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it
           is.
         - Any other estimator, such as ``LogisticRegression(C=0.1)``, is cloned and fitted to the
@@ -83,9 +85,10 @@ _TRAINING = """\
 """
 
 _HEAD = """\
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=<head>
+    head : LinearHead, linear estimator, {"auto", "logistic", "ridge"} or None, default=<head>
         The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
-        With None, the adapter is a transformer only.
+        With None, the adapter is a transformer only, and so it is with "auto" outside an
+        AdaptedEncoder, or there without labels if the head is to be refitted.
     head_training : {"refit", "frozen"}, default=<head_training>
         "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
         probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier

@@ -34,9 +34,10 @@ class LogitPreservingWhitening(MomentsAdapter):
 
     Parameters
     ----------
-    head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
+    head : LinearHead, linear estimator or {"auto", "logistic", "ridge"}, default="auto"
         The head whose logits are preserved, as in :class:`IsotropyLayer`. An estimator that is not
-        frozen, or a named probe, is fitted to the embeddings first, which requires y.
+        frozen, or a named probe, as "auto" is without a checkpoint, is fitted to the embeddings
+        first, which requires y.
     shrinkage : float or {"auto", "oas"}, default="auto"
         Shrinkage, in [0, 1], of the covariance of the residual to a multiple of the identity. A
         name estimates it from the eigenvalues of this covariance, as in :class:`Whitening`.
@@ -71,13 +72,13 @@ class LogitPreservingWhitening(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"])],
+        "head": [StrOptions({"auto", *PROBES}), HasMethods(["fit", "predict"])],
         "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"auto", "oas"})],
         "strength": [Interval(Real, 0, 1, closed="both")],
         "preserve": [StrOptions({"logits", "differences"})],
     }
 
-    head: Any = "logistic"
+    head: Any = "auto"
     _: KW_ONLY
     shrinkage: float | str = "auto"
     strength: float = 1.0
@@ -90,6 +91,9 @@ class LogitPreservingWhitening(MomentsAdapter):
         d = self.n_features_in_
         free = row_space(self._preserved_coef(cast(LinearHead, self.head_)))[1].shape[1]
         return f"{shown}: {free} of {d} directions are free"
+
+    def _needs_head(self) -> bool:
+        return True
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         basis, complement = row_space(self._preserved_coef(cast(LinearHead, head)))

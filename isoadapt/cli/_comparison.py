@@ -1,6 +1,7 @@
 """What ``isoadapt compare`` runs once its tables are read: the encoders, the comparison, files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from isoadapt import TeacherReadout, TransformerEncoder
+from isoadapt import (
+    AdaptedEncoder,
+    IsotropyLayer,
+    LinearHead,
+    TeacherReadout,
+    TransformerEncoder,
+)
 from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt.adapters._heads import head_for
 from isoadapt.cli._compare import Run, Tables
 from isoadapt.cli._options import Console
+from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.interop import save_adapter
 from isoadapt.metrics import isotropy_report
@@ -27,8 +34,15 @@ Vectors = dict[str, NDArray[Any]]  # (n, d) of each set of texts
 
 def run(tables: Tables, adapters: Any, options: Run) -> None:
     """Embed the texts, compare, print and write, also what was done before an interrupt."""
-    rows, console, y = options.rows, options.console, tables.labels["y"]
+    rows, console = options.rows, options.console
     encoder = rows.encoder(console.verbose)
+    if rows.class_names is not None:
+        tables = tables._replace(labels={k: each.astype(str) for k, each in tables.labels.items()})
+    y, every = tables.labels["y"], np.concatenate([*tables.labels.values()])
+    model = AdaptedEncoder(encoder, IsotropyLayer(options.head), class_names=rows.class_names)
+    head = model._unfitted_pipeline(every)["adapter"].head
+    if head == "auto":  # the checkpoint has none
+        head = "ridge" if y.dtype.kind == "f" else "logistic"
     wide, taught = encoder, None  # the encoder of all columns, and what TeacherReadout learns
     if rows.teacher is not None:
         wide = clone(encoder).set_params(pooling=READOUT)
@@ -36,13 +50,12 @@ def run(tables: Tables, adapters: Any, options: Run) -> None:
         taught = _encode(teacher, tables, console)
     vectors = _encode(wide, tables, console)
     uses = _uses(tables, vectors, console)
-    own, new = encoder.head(y), "ridge" if y.dtype.kind == "f" else "logistic"
     console.say("Fitting and judging the adapters ...")
     comparison = compare_adapters(
         vectors["X"],
         y,
         adapters,
-        head=head_for(own, y, "checkpoint's head") if own else new,
+        head=head,
         encoder_saw=options.encoder_saw,
         uses=uses,
         teacher=taught,
@@ -53,9 +66,14 @@ def run(tables: Tables, adapters: Any, options: Run) -> None:
         X_test=vectors.get("X_test"),
         y_test=tables.labels.get("y_test"),
     )
+    notes = [*dict.fromkeys([*comparison.notes, *console.noted()])]
+    protocol = comparison.protocol
+    if not isinstance(head, LinearHead):
+        protocol += " The head is a new one, fitted to the training rows, not the checkpoint's."
+    comparison = replace(comparison, protocol=protocol, notes=notes)
     if options.out is not None:
         data = {"source": rows.path.name, "rows": len(y)}
-        _save(comparison, encoder, wide, data, options.out, console)
+        _save(comparison, encoder, wide, data, rows.class_names, options.out, console)
     if options.page is not None:
         width = encoder.open().width
         _write_page(options.page, options, comparison, tables, vectors, width)
@@ -96,6 +114,7 @@ def _save(
     encoder: TransformerEncoder,
     wide: TransformerEncoder,
     data: dict[str, Any],
+    class_names: dict[str, str] | None,
     out: Path,
     console: Console,
 ) -> None:
@@ -110,6 +129,7 @@ def _save(
             folder = out / f"best-for-{use}{ending}"
             if adapter is not None:
                 own = wide if isinstance(adapter, TeacherReadout) else encoder
+                adapter = with_checkpoint_names(adapter, class_names)
                 save_adapter(adapter, folder, base_model=own, data=data, overwrite=True)
                 same = ", with the same predictions" * bool(ending)
                 console.say(f"Best adapter for {use}{same}: {folder}")

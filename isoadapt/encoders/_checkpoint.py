@@ -7,6 +7,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from isoadapt._utils.state import own_state
+from isoadapt.encoders._class_labels import checkpoint_head
 from isoadapt.encoders._pooling import HEAD_INPUT, PoolingSetting
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.heads import LinearHead
@@ -70,9 +71,8 @@ def load_checkpoint(
     Notes
     -----
     Without `y`, the classes are the names in ``id2label``, or the ids if it holds only "LABEL_0"
-    and so on, or not one name for each class. With `y`, they are spelled as there: as names, in
-    any of the usual cases; as ids, also as strings, or as "LABEL_0" and so on; or as the number in
-    each name, such as 4 for "4 stars". Numbers that may be ids or of other names are refused.
+    and so on, or not one name for each class. With `y`, they are spelled as there: as the names, or
+    as the ids, also as strings, see :doc:`/guide/heads`. Other labels are refused.
 
     A head sorts its rows by label. If names are not sorted, the outputs of their head are the
     model's logits in the order of ``classes_``.
@@ -95,9 +95,7 @@ def load_checkpoint(
         trust_remote_code=trust_remote_code,
         verbose=verbose,
     )
-    head = encoder.head(y)
-    if head is not None and y is not None:
-        head._targets(y)  # raises for labels that it does not know
+    head = checkpoint_head(encoder, y)
     if head is None:
         raise ValueError(
             f"pooling={pooling!r} does not begin with the input of a classifier head of "

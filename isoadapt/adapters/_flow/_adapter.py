@@ -67,10 +67,11 @@ class FlowAdapter(BaseAdapter):
 
     Parameters
     ----------
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
+    head : LinearHead, linear estimator, {"auto", "logistic", "ridge"} or None, default="auto"
         The head that predicts from the outputs, as in :class:`IsotropyLayer`. With None the
-        adapter is a transformer only. Without `alpha`, the estimator or the named probe is fitted
-        to the outputs; a frozen head is replaced by a probe of its kind.
+        adapter is a transformer only; so it is with "auto" outside an AdaptedEncoder, without
+        `alpha`. Without `alpha`, the estimator or the named probe is fitted to the outputs; a
+        frozen head is replaced by a probe of its kind.
     n_blocks : int, default=8
         Number of blocks.
     hidden : int, default=128
@@ -166,7 +167,7 @@ class FlowAdapter(BaseAdapter):
 
     _affine: ClassVar[bool] = False
 
-    head: Any = field(default=None, kw_only=False)
+    head: Any = field(default="auto", kw_only=False)
     n_blocks: int = 8
     hidden: int = 128
     coupling: str = "affine"
@@ -213,14 +214,14 @@ class FlowAdapter(BaseAdapter):
             return self._fit(X, y)
 
     def _fit(self, X: ArrayLike, y: ArrayLike | None) -> Self:
-        if self.alpha is not None and self.head is None:
+        if self.alpha is not None and self._head is None:
             raise ValueError(
                 f"alpha={self.alpha!r} needs a head, whose task loss is added to the bits, but "
                 "head=None: pass a head, or alpha=None to train without labels"
             )
         rows, labels = self._check_fit_input(X, y)
         refit = self._refits_head()
-        if refit and not needs_fit(self.head):
+        if refit and not needs_fit(self._head):
             self._resolve_head(rows, labels)  # raises before training if its width is wrong
         network, head, choice = self._train(rows, None if self.alpha is None else labels)
         map_ = self._take_map(network, rows)
@@ -246,8 +247,11 @@ class FlowAdapter(BaseAdapter):
         rows = self._check_rows(X)
         return map_rows(cast("FlowMap", self.map_).log_likelihood, rows)
 
+    def _needs_head(self) -> bool:
+        return self.alpha is not None
+
     def _refits_head(self) -> bool:
-        return self.head is not None and self.alpha is None
+        return self._head is not None and self.alpha is None
 
     def _train(
         self, X: NDArray[Any], y: NDArray[Any] | None
