@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from isoadapt.cli._options import Console
 from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.interop import save_adapter
-from isoadapt.metrics import isotropy_report
+from isoadapt.metrics import IsotropyReport, isotropy_report
 from isoadapt.model_selection import Comparison, Outliers, Similarity, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
@@ -66,17 +66,16 @@ def run(tables: Tables, adapters: Any, options: Run) -> None:
         X_test=vectors.get("X_test"),
         y_test=tables.labels.get("y_test"),
     )
-    notes = [*dict.fromkeys([*comparison.notes, *console.noted()])]
     protocol = comparison.protocol
     if not isinstance(head, LinearHead):
         protocol += " The head is a new one, fitted to the training rows, not the checkpoint's."
-    comparison = replace(comparison, protocol=protocol, notes=notes)
+    report = options.page and _audit(tables, vectors, encoder.open().width)
+    comparison = replace(comparison, protocol=protocol, notes=console.noted(comparison.notes))
     if options.out is not None:
         data = {"source": rows.path.name, "rows": len(y)}
         _save(comparison, encoder, wide, data, rows.class_names, options.out, console)
-    if options.page is not None:
-        width = encoder.open().width
-        _write_page(options.page, options, comparison, tables, vectors, width)
+    if report is not None:
+        _write_page(options, comparison, tables, vectors, report)
     console.show(comparison._text(options.full), comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
@@ -139,10 +138,17 @@ def _save(
                 )
 
 
+def _audit(tables: Tables, vectors: Vectors, width: int) -> IsotropyReport:
+    """Audit the judged rows of the vectors without an adapter, which have this width."""
+    X, y = (held.get(f"{k}_test", held[k]) for held, k in ((vectors, "X"), (tables.labels, "y")))
+    return isotropy_report(X[:, :width], labels=None if y.dtype.kind == "f" else y)
+
+
 def _write_page(
-    page: Path, options: Run, comparison: Comparison, tables: Tables, vectors: Vectors, width: int
+    options: Run, comparison: Comparison, tables: Tables, vectors: Vectors, report: Any
 ) -> None:
-    """Write the comparison and an audit of the judged rows as one HTML file."""
+    """Write the comparison and the audit of the judged rows as one HTML file."""
+    page = cast(Path, options.page)
     ending = "_test" if "X_test" in vectors else ""
     texts, X, y = tables.texts[f"X{ending}"], vectors[f"X{ending}"], tables.labels[f"y{ending}"]
     classes = None if y.dtype.kind == "f" else y
@@ -150,7 +156,7 @@ def _write_page(
     rows = np.flatnonzero([text not in seen for text in texts])
     named = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
     fitted = {name: comparison.estimators[name] for name in [*named, *comparison.estimators]}
-    own = X[:, :width]  # the vectors without an adapter
+    own = X[:, : report.n_features]  # the vectors without an adapter
 
     def adapted(name: str) -> NDArray[Any]:
         read = X if isinstance(fitted[name], TeacherReadout) else own
@@ -169,7 +175,7 @@ def _write_page(
     write_report(
         page,
         comparison=comparison,
-        report=isotropy_report(own, labels=classes),
+        report=report,
         displays=displays,
         texts=[texts[row] for row in rows] if options.with_texts else None,
         description="; ".join([f"Model: {options.rows.model}", *tables.files]),

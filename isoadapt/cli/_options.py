@@ -215,7 +215,7 @@ class Console(NamedTuple):
     def show(self, text: str, figures: dict[str, Any]) -> None:
         """Print the result of the command, as text or as JSON, where NaN becomes null."""
         if self.as_json:
-            figures = {"notes": self.noted()} | figures
+            figures = figures | {"notes": self.noted(figures.get("notes", ()))}
             plain = json.loads(json.dumps(figures), parse_constant=lambda _: None)
             text = json.dumps(plain, indent=2)
         typer.echo(text)
@@ -233,10 +233,10 @@ class Console(NamedTuple):
                     self.say(f"Note: {message}")
                 _CAUGHT.reset(token)
 
-    def noted(self) -> list[str]:
-        """Return the notes so far, which a result on disk or in JSON has too."""
+    def noted(self, others: Iterable[str] = ()) -> list[str]:
+        """Return other notes and those so far, which results in JSON and HTML show too."""
         shown = (" ".join(str(warning.message).split()) for warning in _CAUGHT.get([]))
-        return list(dict.fromkeys(shown))
+        return list(dict.fromkeys([*others, *shown]))
 
 
 class SettingsCommand(TyperCommand):

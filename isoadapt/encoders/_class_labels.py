@@ -46,16 +46,16 @@ def checkpoint_head(
 
     ValueError, with the ways out, is raised for labels that are not of these classes.
     """
-    head = encoder.head(y if class_names is None else None)
+    head = encoder.head(y if class_names is None else [*class_names.values()])
     if head is not None and class_names is not None:
         known = [] if head.classes_ is None else head.classes_.tolist()
-        own = {str(name): label for label, name in class_names.items()}
-        if len(own) < len(class_names) or own.keys() != {*map(str, known)}:
+        own = {name: label for label, name in class_names.items()}
+        if len(own) < len(class_names) or own.keys() != {*known}:
             raise ValueError(
                 f"class_names={class_names!r} must map your labels, one to one, to all classes of "
                 f"the checkpoint, which predicts {head._known()}"
             )
-        classes = [own[str(name)] for name in known]
+        classes = [own[name] for name in known]
         head = LinearHead(head.coef_, head.intercept_, classes, head.multi_label_)
     if head is None or y is None or not (unknown := head._unknown_labels(y)):
         return head
