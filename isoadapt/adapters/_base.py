@@ -56,6 +56,9 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     n_features_in_: int
     _affine: ClassVar[bool] = True  # whether map_ is affine
     _invertible: ClassVar[bool] = True  # whether map_ has an inverse
+    _keeps_predictions: ClassVar[bool] = (
+        False  # whether it leaves all of a frozen head's as they are
+    )
     _poor_score: ClassVar[bool] = False  # whether it may remove what separates the classes
     _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
 

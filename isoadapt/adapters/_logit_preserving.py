@@ -78,6 +78,8 @@ class LogitPreservingWhitening(MomentsAdapter):
         "preserve": [StrOptions({"logits", "differences"})],
     }
 
+    _keeps_predictions: ClassVar[bool] = True
+
     head: Any = "auto"
     _: KW_ONLY
     shrinkage: float | str = "auto"

@@ -118,6 +118,7 @@ class TeacherReadout(BaseAdapter):
     }
 
     _needs_teacher: ClassVar[bool] = True
+    _keeps_predictions: ClassVar[bool] = True
     _invertible: ClassVar[bool] = False
 
     head: Any = "auto"
