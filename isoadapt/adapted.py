@@ -80,9 +80,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A live model
         cannot be pickled: set ``teacher=None`` after ``fit``.
     class_names : dict, default=None
-        Your labels as keys and the checkpoint's names of these classes, or its ids if they have no
-        names, as values, one to one and complete. ``y``, ``classes_`` and predictions are then your
-        labels; ``save_adapter`` and exports write the checkpoint's.
+        The checkpoint's names of classes by your labels, one to one and complete. ``y``,
+        ``classes_`` and predictions are then your labels; saved adapters and exports keep the
+        checkpoint's.
 
     Attributes
     ----------
@@ -95,13 +95,12 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    The default of an adapter, ``head="auto"``, is the checkpoint's head. Labels y must then be the
-    checkpoint's names of the classes, or its ids, or the keys of `class_names`; others raise
-    ValueError before texts are encoded. Predictions are spelled as y is, and without y they are
-    the names. Any other head is used as in :class:`IsotropyLayer`: ``head="logistic"`` fits a new
-    one, for another task, and with None there is none. "auto" has the meaning that it has outside
-    an AdaptedEncoder, and tells the tags before ``fit``, if the checkpoint has no head for the
-    embeddings, or if there are no labels for an adapter that refits the head.
+    ``head="auto"`` of an adapter is the checkpoint's head. Labels must then be the checkpoint's
+    names of the classes, its ids, or the keys of `class_names`; others raise ValueError before
+    texts are encoded. Without labels, predictions are the names. An adapter that refits the head
+    has none without labels. If the checkpoint has no head for the embeddings, and for the tags
+    before ``fit``, "auto" is what it is for matrices. Any other head is taken literally, such as
+    "logistic" for another task. :doc:`/guide/heads` has the details.
 
     With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
     pooling="readout")``. ``fit`` encodes each text with both encoders and ignores y. The head is
@@ -132,12 +131,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     pipeline_: Pipeline
 
     def __init__(
-        self,
-        encoder: Any,
-        adapter: Any = None,
-        teacher: Any = None,
-        *,
-        class_names: dict[Any, Any] | None = None,
+        self, encoder: Any, adapter: Any = None, teacher: Any = None, *, class_names: Any = None
     ) -> None:
         self.encoder = encoder
         self.adapter = adapter
@@ -437,17 +431,13 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 f"teacher={shown(self.teacher)} was given, but {type(adapter).__name__} has none: "
                 "choose adapter=TeacherReadout(), or leave teacher out"
             )
-        labels = None if adapter._needs_teacher else y
-        own = adapter.head == "auto"
-        head = checkpoint_head(encoder, labels, self.class_names) if own else None
-        if self.class_names is not None and head is None:
-            raise ValueError(
-                f"class_names={shown(self.class_names)} names the classes of the checkpoint's head,"
-                " which is not used here: leave it out, or choose head='auto'"
-            )
-        given = adapter if head is None else clone(adapter).set_params(head=head)
-        if labels is not None or adapter._needs_teacher or not given._needs_y():
-            adapter = given  # otherwise there are no labels to refit the head to
+        labels, head = None if adapter._needs_teacher else y, None
+        if adapter.head == "auto" or self.class_names is not None:
+            head = checkpoint_head(encoder, labels, self.class_names)
+        if adapter.head == "auto" and head is not None:
+            own = clone(adapter).set_params(head=head)
+            if labels is not None or adapter._needs_teacher or not own._needs_y():
+                adapter = own  # otherwise there are no labels to refit the head to
         if y is None and isinstance(adapter, LogitPreservingWhitening) and adapter._needs_y():
             raise ValueError(
                 "LogitPreservingWhitening keeps the predictions of a classifier, but the encoder "

@@ -162,7 +162,10 @@ class TestParts:
         [
             ({"encoder": 3}, "model is a int"),
             ({"teacher": 3}, "'teacher'"),
-            ({"adapter": quick(head=LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 7]))}, "labels"),
+            (
+                {"adapter": quick(head=LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 7]))},
+                "relabel y",
+            ),
             ({"y": None}, "y"),
             ({"texts": [*TEXTS[:-1], None]}, "None"),
             ({"adapter": readout()}, "teacher=None"),
@@ -287,9 +290,9 @@ class TestNames:
         merge_into_checkpoint(refit, folder, tmp_path / "merged")
         merged = load_checkpoint(tmp_path / "merged")[1]
         assert merged.classes_.tolist() == sorted(names)
-        bare = AdaptedEncoder(folder, quick(head="logistic"), class_names=own)
-        with pytest.raises(ValueError, match="not used here"):
-            bare.fit(TEXTS, y)
+        new = AdaptedEncoder(folder, LogitPreservingWhitening("logistic"), class_names=own)
+        save_adapter(new.fit(TEXTS, y), tmp_path / "saved", overwrite=True)
+        assert load_adapter(tmp_path / "saved").classes_.tolist() == sorted(names)
         for wrong in ({**own, "up": names[1]}, {"up": names[0]}, {**own, "other": "x"}):
             with pytest.raises(ValueError, match="one to one, to all classes"):
                 clone(model).set_params(class_names=wrong).fit(TEXTS, y)
@@ -308,7 +311,7 @@ class TestNames:
             assert head.score(X, labels) == by_id.score(X, Y)
         fitted = LogitPreservingWhitening(head).fit(X, y)
         assert fitted.score(X, y) == by_id.score(X, Y)
-        with pytest.raises(ValueError, match="unknown to the head"):
+        with pytest.raises(ValueError, match=r"y holds .*, but the head predicts"):
             fitted.score(X, Y)
         found, wanted = (
             AdapterSearchCV(quick(head=each), grid, cv=2).fit(X, labels)

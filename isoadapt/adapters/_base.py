@@ -54,11 +54,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     map_: Map
     head_: LinearHead | None
     n_features_in_: int
+    _auto_head: ClassVar[str | None] = None  # what head="auto" is for matrices
     _affine: ClassVar[bool] = True  # whether map_ is affine
     _invertible: ClassVar[bool] = True  # whether map_ has an inverse
-    _keeps_predictions: ClassVar[bool] = (
-        False  # whether it leaves all of a frozen head's as they are
-    )
+    _keeps_predictions: ClassVar[bool] = False  # whether those of a frozen head stay as they are
     _poor_score: ClassVar[bool] = False  # whether it may remove what separates the classes
     _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
 
@@ -265,14 +264,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @property
     def _head(self) -> Any:
-        """The parameter `head`; "auto", if no checkpoint gave a head, is a new one or none."""
-        if self.head != "auto":
-            return self.head
-        return "logistic" if self._needs_head() else None
-
-    def _needs_head(self) -> bool:
-        """Whether there is no fit without a head, unless it is set to None."""
-        return False
+        """The parameter `head`, without "auto", which AdaptedEncoder replaces if it can."""
+        return self._auto_head if self.head == "auto" else self.head
 
     # --- fitting -----------------------------------------------------------------------------
 
@@ -324,9 +317,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         own = None if needs_fit(self._head) else LinearHead.from_estimator(self._head)
         head = self._head if own is None else "ridge" if own.classes_ is None else "logistic"
         probe = fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
-        if own and own.multi_label_ and probe.multi_label_ and len(own.coef_) == len(probe.coef_):
-            return own._with(probe.coef_, probe.intercept_)
-        return probe
+        named = own is not None and own.multi_label_
+        return cast(LinearHead, own)._with(probe.coef_, probe.intercept_) if named else probe
 
     def _refits_head(self) -> bool:
         """Whether ``head_`` is fitted to the adapted embeddings."""

@@ -35,9 +35,8 @@ class LogitPreservingWhitening(MomentsAdapter):
     Parameters
     ----------
     head : LinearHead, linear estimator or {"auto", "logistic", "ridge"}, default="auto"
-        The head whose logits are preserved, as in :class:`IsotropyLayer`. An estimator that is not
-        frozen, or a named probe, as "auto" is without a checkpoint, is fitted to the embeddings
-        first, which requires y.
+        The head whose logits are preserved, as in :class:`IsotropyLayer`. One that is not frozen
+        is fitted to the embeddings first, which requires y.
     shrinkage : float or {"auto", "oas"}, default="auto"
         Shrinkage, in [0, 1], of the covariance of the residual to a multiple of the identity. A
         name estimates it from the eigenvalues of this covariance, as in :class:`Whitening`.
@@ -78,7 +77,8 @@ class LogitPreservingWhitening(MomentsAdapter):
         "preserve": [StrOptions({"logits", "differences"})],
     }
 
-    _keeps_predictions: ClassVar[bool] = True
+    _auto_head = "logistic"
+    _keeps_predictions = True
 
     head: Any = "auto"
     _: KW_ONLY
@@ -93,9 +93,6 @@ class LogitPreservingWhitening(MomentsAdapter):
         d = self.n_features_in_
         free = row_space(self._preserved_coef(cast(LinearHead, self.head_)))[1].shape[1]
         return f"{shown}: {free} of {d} directions are free"
-
-    def _needs_head(self) -> bool:
-        return True
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         basis, complement = row_space(self._preserved_coef(cast(LinearHead, head)))

@@ -71,6 +71,7 @@ class PenalisedAdapter(BaseAdapter):
         {"lr", "weight_decay", "random_state", "ridge", "smoothing", "verbose"}
     )
 
+    _auto_head = "logistic"
     _is_exact = False  # whether the fit needs no mini-batches, according to the parameters
 
     head: Any = field(default="auto", kw_only=False)
@@ -99,9 +100,6 @@ class PenalisedAdapter(BaseAdapter):
     @abstractmethod
     def _penalty_weight(self) -> float:
         """The weight of the penalty relative to the task loss."""
-
-    def _needs_head(self) -> bool:
-        return True
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure

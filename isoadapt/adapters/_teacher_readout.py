@@ -60,9 +60,8 @@ class TeacherReadout(BaseAdapter):
     Parameters
     ----------
     head : LinearHead, FrozenEstimator, "auto" or None, default="auto"
-        The head, which reads the first ``head.n_features_in_`` columns of X: a LinearHead, or a
-        fitted linear estimator in :class:`sklearn.frozen.FrozenEstimator`. "auto" is that of the
-        checkpoint in an AdaptedEncoder and on the command line, elsewhere None.
+        The fitted head, which reads the first ``head.n_features_in_`` columns of X. "auto" is that
+        of the checkpoint in an AdaptedEncoder and on the command line, elsewhere None.
     space : {"teacher", "head"}, default="teacher"
         Space of the adapted vectors. "head" needs a head.
     ridge : float or "auto", default="auto"
@@ -118,7 +117,7 @@ class TeacherReadout(BaseAdapter):
     }
 
     _needs_teacher: ClassVar[bool] = True
-    _keeps_predictions: ClassVar[bool] = True
+    _keeps_predictions = True
     _invertible: ClassVar[bool] = False
 
     head: Any = "auto"

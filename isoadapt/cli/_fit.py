@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from isoadapt import AdaptedEncoder, LinearHead, LogitPreservingWhitening
+from isoadapt import AdaptedEncoder, LinearHead
 from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._base import BaseAdapter
@@ -33,7 +33,7 @@ _NOTES = {
 _HEADS = {
     None: "",
     "checkpoint": "Head: the checkpoint's\n",
-    "new": "Head: a new one, fitted to these rows; predictions can differ from the checkpoint's\n",
+    "new": "Head: a new one, fitted to these rows, so predictions can differ from a checkpoint's\n",
 }
 _LEAST = 4  # rows that the corrected IsoScore needs
 _Mask = NDArray[np.bool_]
@@ -47,15 +47,19 @@ def fit(
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     adapter._validate_params()
     X, y = read_matrix(source) if source.is_matrix() else cast(Any, source.table)
-    names = source.class_names
+    if (names := source.class_names) is not None:
+        if source.model is None:
+            raise WrongUsage("--class-names needs --model, the checkpoint whose classes it names")
+        y = None if y is None else y.astype(str)
     if source.model is not None:
-        y = y if y is None or names is None else y.astype(str)
         parts = source.encoder(), adapter, source.teacher
         adapter = AdaptedEncoder(*parts, class_names=names)._unfitted_pipeline(y)["adapter"]
-    elif names is not None:
-        raise WrongUsage("--class-names needs --model, the checkpoint whose classes it names")
     if y is None and adapter._needs_y() and not adapter._needs_teacher:
-        raise WrongUsage(_ask_for_labels(adapter, source))
+        raise WrongUsage(
+            f"{type(adapter).__name__} needs labels, but {source.path} has none: name their column "
+            "with --label (not of texts --separately), or their file with --labels. Without labels,"
+            " name the classifier with --model, or fit without a head by --head None"
+        )
     if not source.is_matrix():
         if source.teacher is not None:
             y = Source(source.path, source.teacher).encoder(console.verbose).transform(X)
@@ -71,17 +75,19 @@ def fit(
         metrics={f"{name} ({rows})": metrics[name] for name in metrics if metrics[name]},
         overwrite=overwrite,
     )
-    head = None
-    if source.model is not None and adapter.head_ is not None:
-        given = isinstance(adapter.head, LinearHead) and adapter.head
-        same = given and np.array_equal(given.coef_, adapter.head_.coef_)
-        head = "checkpoint" if same else "new"
-    console.show(
-        f"{_verdict(**metrics)}\n\n{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\n"
-        f"{_HEADS[head]}Adapter: {out}",
-        {"adapter": str(out), "method": name, "rows": len(X), "head": head}
-        | {"evaluated_on": rows, **metrics},
-    )
+    head = _head_of(adapter)
+    said = f"{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\n{_HEADS[head]}Adapter: {out}"
+    figures = {"adapter": str(out), "method": name, "rows": len(X), "head": head}
+    console.show(f"{_verdict(**metrics)}\n\n{said}", figures | {"evaluated_on": rows, **metrics})
+
+
+def _head_of(adapter: BaseAdapter) -> str | None:
+    """Return whether the head is the checkpoint's or a new one, or None."""
+    own, used = adapter.head, adapter.head_
+    if used is None:
+        return None
+    same = isinstance(own, LinearHead) and np.array_equal(own.coef_, used.coef_)
+    return "checkpoint" if same else "new"
 
 
 def _model_to_record(source: Source) -> Any:
@@ -100,19 +106,6 @@ def _data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
     data = {"source": names, "rows": n_rows, "teacher": source.teacher}
     data["pairs"] = "separately" if source.separately else None
     return {name: value for name, value in data.items() if value is not None}
-
-
-def _ask_for_labels(adapter: BaseAdapter, source: Source) -> str:
-    """Say that an adapter needs labels, and the ways out."""
-    lack = f"{source.path} has none: name their column with --label, or their file with --labels"
-    if source.separately:
-        lack = "those of --separately are of pairs, not of texts: name one column with --text"
-    way_out = ""
-    if isinstance(adapter, LogitPreservingWhitening) and source.model is None:
-        way_out = ", or name the classifier with --model, whose head needs no labels"
-    elif None in adapter._parameter_constraints["head"]:
-        way_out = ", or fit without a head by --set head=None"
-    return f"{type(adapter).__name__} needs labels, and {lack}{way_out}"
 
 
 def _judge(
@@ -170,8 +163,7 @@ def _result(adapter: BaseAdapter) -> str:
     if adapter.space == "head":
         use = "read by the classifier's head as its own input"
     width, n = adapter.map_.n_features_out, adapter.n_features_in_
-    kept = "" if adapter.head_ is None else "The classifier's predictions stay as they are.\n"
-    return f"The vectors have width {width}, from {n} columns of one pass, and are {use}.\n{kept}"
+    return f"The vectors have width {width}, from {n} columns of one pass, and are {use}.\n"
 
 
 def _verdict(before: dict[str, float], after: dict[str, float]) -> str:

@@ -180,11 +180,8 @@ def check_teacher(name: str, source: Source) -> None:
 
 
 def read_class_names(text: str | None) -> dict[str, str] | None:
-    """Read the value of ``--class-names``: the checkpoint's names by label."""
-    pairs = [each.partition("=") for each in text.split(",")] if text else []
-    if not all(equals for _, equals, _ in pairs):
-        raise WrongUsage(f"--class-names {text} must be of the form pos=positive,neg=negative")
-    return {label: name for label, _, name in pairs} or None
+    """Split the value of ``--class-names`` into names by label."""
+    return dict(each.partition("=")[::2] for each in text.split(",")) if text else None
 
 
 def columns(text: str | None) -> tuple[str, ...] | None:

@@ -2,8 +2,8 @@
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 
 from isoadapt.heads import LinearHead
 
@@ -39,49 +39,39 @@ def class_labels(config: Any, n_classes: int, y: Iterable[Any] | None = None) ->
     return fitting[0] if fitting else names or ids
 
 
-def checkpoint_head(
-    encoder: Any, y: Any, class_names: Mapping[Any, Any] | None = None
-) -> LinearHead | None:
-    """Return the head of an encoder for labels `y`, which `class_names` maps to its classes.
+def checkpoint_head(encoder: Any, y: Any, class_names: Any = None) -> LinearHead | None:
+    """Return the head of an encoder for labels `y`, or for the keys of `class_names`.
 
-    ValueError, with the ways out, is raised for labels that are not of these classes.
+    ValueError, with the ways out, is raised for labels that are not of its classes.
     """
     head = encoder.head(y if class_names is None else [*class_names.values()])
-    if head is not None and class_names is not None:
-        known = [] if head.classes_ is None else head.classes_.tolist()
+    if class_names is not None:
         own = {name: label for label, name in class_names.items()}
+        known = [] if head is None or head.classes_ is None else head.classes_.tolist()
         if len(own) < len(class_names) or own.keys() != {*known}:
             raise ValueError(
                 f"class_names={class_names!r} must map your labels, one to one, to all classes of "
-                f"the checkpoint, which predicts {head._known()}"
+                f"the checkpoint's head, which are {known}"
             )
-        classes = [own[name] for name in known]
-        head = LinearHead(head.coef_, head.intercept_, classes, head.multi_label_)
+        head = head._renamed(own)
     if head is None or y is None or not (unknown := head._unknown_labels(y)):
         return head
     ids = way_out = ""
     if head.classes_ is not None and not head.multi_label_:
         ids = "" if class_names else f" or, by their ids, 0 to {len(head.classes_) - 1}"
-        flags = ",".join(f"{label}=…" for label in unknown[:2])
-        keys = ", ".join(f"{label!r}: …" for label in unknown[:2])
-        way_out = (
-            "If yours mean the same classes, map them to these names with AdaptedEncoder(…, "
-            f"class_names={{{keys}}}) or --class-names {flags}. "
-        )
+        flags = ",".join(f"{each}=…" for each in unknown[:2])
+        way_out = "If yours mean the same classes, map them to these names: AdaptedEncoder(…, "
+        way_out += f"class_names={{{unknown[0]!r}: …}}) or --class-names {flags}. "
     raise ValueError(
         f"y holds {unknown[:5]}, but the checkpoint predicts {head._known()}{ids}. {way_out}For "
         "another task, fit a new head with head='logistic' or --head logistic"
     )
 
 
-def with_checkpoint_names(adapter: Any, class_names: Mapping[Any, Any] | None) -> Any:
+def with_checkpoint_names(adapter: Any, class_names: Any) -> Any:
     """Return a fitted adapter whose heads predict what `class_names` maps their labels to."""
-    if class_names is None:
-        return adapter
-    adapter = copy.copy(adapter)
-    for name in ("head", "head_"):
-        if isinstance(head := getattr(adapter, name), LinearHead):
-            classes = [class_names[label] for label in cast(Any, head.classes_).tolist()]
-            renamed = LinearHead(head.coef_, head.intercept_, classes, head.multi_label_)
-            setattr(adapter, name, renamed)
-    return adapter
+    named = copy.copy(adapter)
+    for key in ("head", "head_") if class_names else ():
+        if isinstance(head := getattr(adapter, key), LinearHead):
+            setattr(named, key, head._renamed(class_names))
+    return named

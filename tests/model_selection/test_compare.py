@@ -324,7 +324,7 @@ class TestAdapters:
         ({"uses": [Search(X[:2], X, [0, 99])]}, r"relevant\[1\]=\[99\]"),
         ({"uses": Outliers(X)}, "must be a list"),
         ({"uses": [Outliers(X), Outliers(X)]}, "at most one each of"),
-        ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "labels unknown"),
+        ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "relabel y"),
         ({"encoder_saw": True}, "X_test"),
         ({"cache": "folder"}, "random_state"),
         ({"groups": np.ones((45, 2))}, "groups has shape"),

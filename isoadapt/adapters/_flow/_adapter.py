@@ -68,10 +68,9 @@ class FlowAdapter(BaseAdapter):
     Parameters
     ----------
     head : LinearHead, linear estimator, {"auto", "logistic", "ridge"} or None, default="auto"
-        The head that predicts from the outputs, as in :class:`IsotropyLayer`. With None the
-        adapter is a transformer only; so it is with "auto" outside an AdaptedEncoder, without
-        `alpha`. Without `alpha`, the estimator or the named probe is fitted to the outputs; a
-        frozen head is replaced by a probe of its kind.
+        The head that predicts from the outputs, see :doc:`/guide/heads`. "auto" is the
+        checkpoint's head in an AdaptedEncoder, elsewhere None: a transformer only. Without `alpha`,
+        the head, or one of its kind if it is frozen, is fitted to the outputs.
     n_blocks : int, default=8
         Number of blocks.
     hidden : int, default=128
@@ -217,7 +216,7 @@ class FlowAdapter(BaseAdapter):
         if self.alpha is not None and self._head is None:
             raise ValueError(
                 f"alpha={self.alpha!r} needs a head, whose task loss is added to the bits, but "
-                "head=None: pass a head, or alpha=None to train without labels"
+                f"head={self.head!r}: pass a head, or alpha=None to train without labels"
             )
         rows, labels = self._check_fit_input(X, y)
         refit = self._refits_head()
@@ -246,9 +245,6 @@ class FlowAdapter(BaseAdapter):
         """
         rows = self._check_rows(X)
         return map_rows(cast("FlowMap", self.map_).log_likelihood, rows)
-
-    def _needs_head(self) -> bool:
-        return self.alpha is not None
 
     def _refits_head(self) -> bool:
         return self._head is not None and self.alpha is None
