@@ -277,5 +277,5 @@ def test_it_is_saved_and_merged_with_its_labels(folder, split, checkpoint, tmp_p
     assert merged["problem_type"] == "multi_label_classification"
     assert merged["id2label"] == own["id2label"]
     for head, target in ((Whitening(head="ridge").fit(X, TARGETS), folder), (adapter, checkpoint)):
-        with pytest.raises(ValueError, match="multi-label"):
+        with pytest.raises(ValueError, match="multi_label=True"):
             merge_into_checkpoint(head, target, tmp_path / "other")
