@@ -9,13 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from isoadapt import (
-    AdaptedEncoder,
-    IsotropyLayer,
-    LinearHead,
-    TeacherReadout,
-    TransformerEncoder,
-)
+from isoadapt import AdaptedEncoder, IsotropyLayer, LinearHead, TeacherReadout, TransformerEncoder
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.cli._compare import Run, Tables
 from isoadapt.cli._options import Console
@@ -39,7 +33,9 @@ def run(tables: Tables, adapters: Any, options: Run) -> None:
     if rows.class_names is not None:
         tables = tables._replace(labels={k: each.astype(str) for k, each in tables.labels.items()})
     y, every = tables.labels["y"], np.concatenate([*tables.labels.values()])
-    model = AdaptedEncoder(encoder, IsotropyLayer(options.head), class_names=rows.class_names)
+    adapter = IsotropyLayer(options.head)
+    adapter._validate_params()
+    model = AdaptedEncoder(encoder, adapter, class_names=rows.class_names)
     head = model._unfitted_pipeline(every)["adapter"].head
     if head == "auto":  # the checkpoint has none
         head = "ridge" if y.dtype.kind == "f" else "logistic"
@@ -66,9 +62,8 @@ def run(tables: Tables, adapters: Any, options: Run) -> None:
         X_test=vectors.get("X_test"),
         y_test=tables.labels.get("y_test"),
     )
-    protocol = comparison.protocol
-    if not isinstance(head, LinearHead):
-        protocol += " The head is a new one, fitted to the training rows, not the checkpoint's."
+    said = " The head is a new one, fitted to the training rows, not the checkpoint's."
+    protocol = comparison.protocol + said * (not isinstance(head, LinearHead))
     report = options.page and _audit(tables, vectors, encoder.open().width)
     comparison = replace(comparison, protocol=protocol, notes=console.noted(comparison.notes))
     if options.out is not None:

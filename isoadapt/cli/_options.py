@@ -54,18 +54,10 @@ Teacher = Annotated[
     ),
 ]
 Head = Annotated[
-    str,
-    Option(
-        help="auto: the head of the checkpoint, or a new one if it has none. logistic, or ridge "
-        "for numbers: a new one, for another task than the checkpoint's."
-    ),
+    str, Option(help="auto: the checkpoint's. For another task, a new one: logistic or ridge.")
 ]
 ClassNames = Annotated[
-    str | None,
-    Option(
-        metavar="LABEL=NAME,...",
-        help="Names of the checkpoint for your labels of its classes: pos=positive,neg=negative.",
-    ),
+    str | None, Option(metavar="LABEL=NAME,...", help="Your labels and the checkpoint's names.")
 ]
 Label = Annotated[str | None, Option(help="Column of labels. Default: label.")]
 MaxLength = Annotated[int | None, Option(help="Maximum number of tokens of a text.")]

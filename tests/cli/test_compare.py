@@ -89,6 +89,7 @@ def test_own_labels_a_new_head_and_notes(files):
     base = shown["rows"][0]
     assert base["score"] == pytest.approx(np.mean(predicted == labels[np.arange(90) % 3]))
     assert "the checkpoint's" not in shown["protocol"]
+    refuse("'head' parameter of IsotropyLayer", *line, "--head", "logit", status=2)
     new = succeed(*line, "--head", "logistic", "--quiet").stdout.replace("\n  ", " ")
     assert "The head is a new one, fitted to the training rows, not the checkpoint's." in new
 
