@@ -214,20 +214,14 @@ def check_source(parts: Parts, encoder: TransformerEncoder) -> None:
 
 def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
     """Return a head without classes whose outputs are in the order of the checkpoint's labels."""
-    kinds = {(each.classes_ is None, each.multi_label_) for each in (head, own)}
-    if len(kinds) == 2 or (head.classes_ is None and len(head.coef_) != len(own.coef_)):
-        raise ValueError(
-            f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be classifiers, "
-            "multi-label classifiers, or regressors with the same number of outputs. Fit the "
-            "adapter with the checkpoint's own head or without a head"
-        )
-    if head.classes_ is None:
+    kinds = {(each.classes_ is None, each.multi_label_, len(each.coef_)) for each in (head, own)}
+    if head.classes_ is None and len(kinds) == 1:
         return head
     given, kept = (_by_id(each, config) for each in (head, own))
-    if given is None or kept is None or len(head.coef_) != len(own.coef_):
+    if len(kinds) == 2 or given is None or kept is None:
         raise ValueError(
-            f"the adapter's head has the classes {head._known()}, the checkpoint {own._known()}: "
-            "fit the adapter on the checkpoint's labels"
+            f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must predict the same "
+            "classes, or as many values. Fit the adapter with the checkpoint's head or without one"
         )
     same = given.coef_.shape == kept.coef_.shape
     if not same or not np.allclose(given.coef_, kept.coef_, rtol=1e-3, atol=1e-6):
@@ -244,9 +238,9 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
 
 def _by_id(head: LinearHead, config: Any) -> LinearHead | None:
     """Return a classifier's outputs in the order of the checkpoint's ids, if it has its labels."""
-    classes = cast(Any, head.classes_).tolist()
+    classes = [] if head.classes_ is None else head.classes_.tolist()
     labels = class_labels(config, len(classes), classes)
-    if {*labels} != {*classes}:
+    if not classes or {*labels} != {*classes}:
         return None
     order = [classes.index(label) for label in labels]
     return LinearHead(head.coef_[order], head.intercept_[order])

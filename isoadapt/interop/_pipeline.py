@@ -10,6 +10,7 @@ from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import compose
 from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.heads import LinearHead
 from isoadapt.interop._reference import SERVE, Reference
 
@@ -95,7 +96,8 @@ def _named_steps(model: Any) -> list[tuple[str, Any]]:
     """List the steps, also those of nested pipelines, without passthrough steps."""
     if isinstance(model, AdaptedEncoder):
         check_is_fitted(model)
-        model = model.pipeline_
+        named = with_checkpoint_names(model.pipeline_["adapter"], model.class_names)
+        model = Pipeline([*model.pipeline_.steps[:-1], ("adapter", named)])
     if not isinstance(model, Pipeline):
         return [("adapter", model)]
     found = []

@@ -127,7 +127,11 @@ def test_several_values_may_follow_one_flag():
 
 def test_nan_becomes_null_in_json(capsys):
     Console(as_json=True).show("", {"a": math.nan, "b": [{"c": math.nan}, (1.0, "x")]})
-    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [{"c": None}, [1.0, "x"]]}
+    assert json.loads(capsys.readouterr().out) == {
+        "a": None,
+        "b": [{"c": None}, [1.0, "x"]],
+        "notes": [],
+    }
 
 
 def test_each_warning_is_one_note_unless_quiet(files, monkeypatch):

@@ -99,7 +99,6 @@ def make_data(
     rows, targets, numbers = _rows(sets, (y, y_test), (groups, groups_test), head, task)
     if not needs_fit(head):
         LinearHead.from_estimator(head)._check_width(d)
-        LinearHead.from_estimator(head)._targets(targets)  # raises for unknown labels
     clusters = joined(numbers, copy_hashes(rows[:, :d]))
     of_fit = None if groups is None else numbers[:n_fit]
     data = Data(rows, targets, task, clusters, of_fit, sets, widths=widths)
