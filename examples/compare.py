@@ -45,6 +45,6 @@ ComparisonDisplay.from_comparison(comparison)
 plt.show()
 
 # %%
-# The best adapter for similarity that changes no prediction, fitted to all training texts.
+# The best adapter for similarity that guarantees the predictions, fitted to all training texts.
 
 print(comparison.best_adapter("similarity", same_predictions=True))

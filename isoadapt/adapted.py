@@ -20,6 +20,7 @@ from isoadapt.adapters import IsotropyLayer, LogitPreservingWhitening, Whitening
 from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._class_labels import checkpoint_head
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.heads import LinearHead
@@ -43,7 +44,7 @@ def _fitted_adapter_has(name: str) -> Any:
 
 def _warn_if_healthy(adapter: BaseAdapter) -> None:
     """Warn of a whitening of embeddings that no head reads and that are not collapsed."""
-    if isinstance(adapter, Whitening) and adapter.head is None:
+    if isinstance(adapter, Whitening) and adapter._head is None:
         variances = np.linalg.eigvalsh(adapter.moments_.scatter.numpy())
         if (share := variances[-1] / variances.sum()) < PARTLY:
             warn(
@@ -57,7 +58,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     """Embed texts with a fine-tuned encoder and adapt the embeddings.
 
     The estimator is a pipeline of an encoder and an adapter. The adapter uses the classifier head
-    of the checkpoint, unless it is given another head.
+    of the checkpoint, unless it is given another head: see :doc:`/guide/heads`.
 
     Parameters
     ----------
@@ -72,12 +73,16 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         Any adapter of this package. None means ``IsotropyLayer()``. Parameters of the adapter are
         set and searched as ``adapter__alpha`` and so on. Its ``head`` decides which head is used,
         see Notes. Any other transformer of scikit-learn, such as ``PCA(50)``, is used as an adapter
-        with ``head=None`` and ``head_training="refit"``.
+        with ``head="auto"`` and ``head_training="refit"``.
     teacher : str, path-like or transformer of texts, default=None
         Encoder whose vectors a :class:`TeacherReadout` learns, such as the base model:
         a folder, a name on the Hub, or an encoder, with parameters such as
         ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A live model
         cannot be pickled: set ``teacher=None`` after ``fit``.
+    class_names : dict, default=None
+        The checkpoint's names of classes by your labels, one to one and complete. ``y``,
+        ``classes_`` and predictions are then your labels; saved adapters and exports keep the
+        checkpoint's.
 
     Attributes
     ----------
@@ -90,18 +95,12 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    A ``head`` that is set on the adapter is used as in :class:`IsotropyLayer`: a LinearHead, an
-    estimator in FrozenEstimator, an unfitted one such as ``LogisticRegression()``, or the name of a
-    probe that is not the default of the adapter's class. If ``head`` is None or that default, the
-    head is chosen as follows. With None and without y, there is no head.
-
-    - The adapter keeps its own ``head`` if the checkpoint has no head for the embeddings.
-    - Otherwise, it uses the checkpoint's head if y holds only ids or names of its classes, in a
-      spelling that :func:`load_checkpoint` understands and that is then predicted; without y, names
-      are. An adapter that refits the head takes from it only whether to fit a classifier or a
-      regressor, so y may have other labels.
-    - Otherwise, a probe is fitted to y, either "logistic" or the one that ``head`` names, with a
-      warning, because unknown labels may be a mistake.
+    ``head="auto"`` of an adapter is the checkpoint's head. Labels must then be the checkpoint's
+    names of the classes, its ids, or the keys of `class_names`; others raise ValueError before
+    texts are encoded. Without labels, predictions are the names. An adapter that refits the head
+    has none without labels. If the checkpoint has no head for the embeddings, and for the tags
+    before ``fit``, "auto" is what it is for matrices. Any other head is taken literally, such as
+    "logistic" for another task. :doc:`/guide/heads` has the details.
 
     With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
     pooling="readout")``. ``fit`` encodes each text with both encoders and ignores y. The head is
@@ -126,14 +125,18 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         "encoder": [object],  # TransformerEncoder checks it, whose message shows no whole model
         "adapter": [BaseAdapter, HasMethods(["fit", "transform"]), None],
         "teacher": [str, os.PathLike, HasMethods(["fit", "transform"]), None],
+        "class_names": [dict, None],
     }
 
     pipeline_: Pipeline
 
-    def __init__(self, encoder: Any, adapter: Any = None, teacher: Any = None) -> None:
+    def __init__(
+        self, encoder: Any, adapter: Any = None, teacher: Any = None, *, class_names: Any = None
+    ) -> None:
         self.encoder = encoder
         self.adapter = adapter
         self.teacher = teacher
+        self.class_names = class_names
 
     @_fit_context(prefer_skip_nested_validation=True)
     @own_state()
@@ -167,7 +170,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         ------
         ValueError
             If weights or groups are given, but the adapter's ``fit`` does not accept them; if a
-            TeacherReadout has no `teacher`, or another adapter has one.
+            TeacherReadout has no `teacher`, or another adapter has one; or if y or `class_names`
+            has labels that are not the checkpoint's.
         """
         given = {"sample_weight": sample_weight, "groups": groups}
         given = {name: value for name, value in given.items() if value is not None}
@@ -321,7 +325,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         steps = self._fitted()
         adapter, embeddings = steps["adapter"], steps["encoder"].transform(X)
-        if adapter.head is None:
+        if adapter._head is None:
             return cast(float, adapter.score(embeddings, y, sample_weight))
         return BaseAdapter.score(adapter, embeddings, y, sample_weight)
 
@@ -418,7 +422,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return adapter if isinstance(adapter, BaseAdapter) else TransformerAdapter(adapter)
 
     def _unfitted_pipeline(self, y: ArrayLike | None) -> Pipeline:
-        """Return the pipeline to fit: encoder and adapter, with the head that the labels choose."""
+        """Return the pipeline to fit: encoder and adapter, whose head "auto" is the encoder's."""
         encoder, adapter = clone(self._encoder()), clone(self._adapter())
         if adapter._needs_teacher:
             self._teacher()  # raises if there is none
@@ -427,7 +431,13 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 f"teacher={shown(self.teacher)} was given, but {type(adapter).__name__} has none: "
                 "choose adapter=TeacherReadout(), or leave teacher out"
             )
-        adapter._take_checkpoint_head(lambda: encoder.head(y), y)
+        labels, head = None if adapter._needs_teacher else y, None
+        if adapter.head == "auto" or self.class_names is not None:
+            head = checkpoint_head(encoder, labels, self.class_names)
+        if adapter.head == "auto" and head is not None:
+            own = clone(adapter).set_params(head=head)
+            if labels is not None or adapter._needs_teacher or not own._needs_y():
+                adapter = own  # otherwise there are no labels to refit the head to
         if y is None and isinstance(adapter, LogitPreservingWhitening) and adapter._needs_y():
             raise ValueError(
                 "LogitPreservingWhitening keeps the predictions of a classifier, but the encoder "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -311,9 +312,14 @@ class LinearHead(BaseEstimator):
         """Return a head of the same kind, with the same labels and other weights."""
         return LinearHead(coef, intercept, self.classes_, self.multi_label_)
 
+    def _renamed(self, names: Mapping[Any, Any]) -> LinearHead:
+        """Return the same classifier with other labels, by those that it has."""
+        classes = [names[label] for label in cast(Any, self.classes_).tolist()]
+        return LinearHead(self.coef_, self.intercept_, classes, self.multi_label_)
+
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels, or tuples of them, that it cannot predict; or strings."""
-        values = np.asarray(as_values(y))
+        values = np.asarray(as_values(y, names=self.classes_ if self.multi_label_ else None))
         width = 1 if values.ndim == 1 else values.shape[-1]
         known: Any = () if self.multi_label_ or self.classes_ is None else self.classes_.tolist()
         numbers = values.dtype.kind in "biuf" if self.classes_ is None else np.isin(values, (0, 1))
@@ -333,25 +339,17 @@ class LinearHead(BaseEstimator):
         """Convert labels to rows of ``coef_`` (n,), values or an indicator matrix to columns."""
         if self.multi_label_:
             return as_indicator(y, self.classes_).astype(bool)
-        values = np.asarray(as_values(y))
-        if self.classes_ is not None:
-            if unknown := self._unknown_labels(values):
-                raise ValueError(
-                    f"y contains labels unknown to the head: {unknown[:5]}; it knows "
-                    f"{self._known()}. Relabel y, name the classes by "
-                    "LinearHead(head.coef_, head.intercept_, classes) or, for the names of a "
-                    "checkpoint's labels, open it by load_checkpoint(path, y=y)"
-                )
-            rows = {label: row for row, label in enumerate(self.classes_.tolist())}
-            return np.array([rows[label] for label in values.tolist()], np.int64)
-        values = values.reshape(len(values), -1).astype(np.float64)
-        if values.shape[1] != len(self.coef_):
+        if unknown := self._unknown_labels(y):
             raise ValueError(
-                f"y has {values.shape[1]} column(s), but the head has {len(self.coef_)} "
-                "output(s): pass as many columns, fit a new head with head='ridge' or, if this "
-                "head is a classifier, pass its labels: LinearHead(coef, intercept, classes=[0, 1])"
+                f"y holds {unknown[:5]}, but the head predicts {self._known()}: relabel y, name "
+                "the classes by LinearHead(head.coef_, head.intercept_, classes), or fit a new "
+                "head with head='logistic' or 'ridge'"
             )
-        return values
+        values = np.asarray(as_values(y))
+        if self.classes_ is None:
+            return values.reshape(len(values), -1).astype(np.float64)
+        rows = {label: row for row, label in enumerate(self.classes_.tolist())}
+        return np.array([rows[label] for label in values.ravel().tolist()], np.int64)
 
     def _sort_and_freeze(self) -> None:
         """Sort the rows of a softmax by label, as scikit-learn does, and make arrays read-only."""

@@ -9,11 +9,22 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from sklearn.base import clone
+from sklearn.model_selection import GroupKFold
 
 from isoadapt import IsotropyLayer, LinearHead, TeacherReadout, Whitening
 from isoadapt._utils.containers import as_matrix
-from isoadapt.metrics import hubness, isoscore, isotropy_report
+from isoadapt.geometry import Moments, persistence_bars
+from isoadapt.metrics import (
+    hubness,
+    isoscore,
+    isotropy_report,
+    retrieval_report,
+    similarity_correlation,
+)
+from isoadapt.model_selection import AdapterSearchCV
 
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
 rng = np.random.default_rng(0)
 # multiples of 1/8 below 16, which bfloat16 and float16 hold exactly
 V = np.clip(rng.integers(-100, 100, size=(40, 4)).astype(np.float32) / 8, -10, 10)
@@ -49,6 +60,9 @@ TWICE = pa.table([V[:, 0], V[:, 1], V[:, 2], V[:, 3]], names=["a", "a", "b", "c"
 VECTORS = {
     "tensors": list(T.bfloat16().requires_grad_()),
     "sparse tensor": T.to_sparse(),
+    "nested tensor": torch.nested.nested_tensor(list(T), layout=torch.jagged),
+    "masked tensor": torch.masked.masked_tensor(T, torch.ones_like(T, dtype=bool)),
+    "masked array": np.ma.array(V, mask=False),
     "Series of arrays": pd.Series(list(V), index=range(9, 49)),
     "nullable table": pd.DataFrame(V, columns=list("abcd")).convert_dtypes(),
     "pandas with arrow lists": pd.Series(FIXED.to_pylist(), dtype=pd.ArrowDtype(FIXED.type)),
@@ -88,10 +102,16 @@ def test_arrays_and_memory_maps_are_not_copied(tmp_path):
     for plain in (V, np.load(tmp_path / "V.npy", mmap_mode="r"), frame):
         assert as_matrix(plain) is plain
     assert np.shares_memory(as_matrix(T), T.numpy())
+    assert np.shares_memory(as_matrix(np.ma.array(V)), V)
 
 
 WITH_NAN = np.where(np.arange(160).reshape(40, 4) == 30, np.nan, V)
 DASK = dask.dataframe.from_pandas(pd.DataFrame(V, columns=list("abcd")), npartitions=2)
+IS_MASKED = np.isnan(WITH_NAN)
+MASKED = np.ma.array(np.where(IS_MASKED, -9999, V), mask=IS_MASKED)  # netCDF's fill value
+MASKED_ROWS = np.ma.array(Y, mask=IS_MASKED.any(axis=1))
+WITH_NA = np.where(IS_MASKED, pd.NA, V.astype(object))
+RAGGED = torch.nested.nested_tensor([T[:2], T[:3], *T[:, None]], layout=torch.strided)
 TWO_COLUMNS = {"id": list(range(40)), "e": ROWS}
 
 REFUSED = [
@@ -113,6 +133,14 @@ REFUSED = [
     (pd.Series(list(WITH_NAN)), "NaN or infinite numbers in 1 row.*in row 7"),
     (pl.DataFrame({"e": WITH_NAN}), "NaN or infinite numbers.*in row 7"),
     (without(ROWS, 7, [1, 2, 3, np.inf]), "infinite numbers in 1 row.*in row 7"),
+    (MASKED, "NaN or infinite numbers in 1 row.*in row 7"),
+    (MASKED.astype(int), "NaN or infinite numbers in 1 row.*in row 7"),
+    (list(MASKED), "NaN or infinite numbers in 1 row.*in row 7"),
+    (pd.Series(list(MASKED)), "NaN or infinite numbers in 1 row.*in row 7"),
+    (torch.masked.masked_tensor(T, torch.tensor(~IS_MASKED)), "NaN.* in 1 row.*in row 7"),
+    (WITH_NA, "NaN or None.* in 1 row.*in row 7"),
+    (pd.DataFrame(WITH_NA), "NaN or None.* in 1 row.*in row 7"),
+    (RAGGED, "2 values in row 0 and 3 in row 1.*pool"),
 ]
 
 
@@ -159,6 +187,11 @@ def test_labels_from_any_container(kind):
         ([["a"], ["a", "b"]] * 20, "MultiLabelBinarizer"),
         ({"y": Y}, "y is a dict"),
         (DASK, r"y\.compute\(\)"),
+        (MASKED_ROWS, "first in row 7"),
+        (list(MASKED_ROWS), "first in row 7"),
+        (np.ma.array(NAMES, mask=MASKED_ROWS.mask), "first in row 7"),
+        (list(np.ma.array(NAMES, mask=MASKED_ROWS.mask)), "first in row 7"),
+        (pd.Series(NAMES, dtype="string").mask(MASKED_ROWS.mask), "first in row 7"),
     ],
 )
 def test_labels_that_cannot_be_used_are_named(y, message):
@@ -179,3 +212,28 @@ def test_weights_groups_and_values_from_any_container():
         isotropy_report(V, groups=1)
     with pytest.raises(ValueError, match="sample_weight"):
         Whitening().fit(V, sample_weight=["b"] * 40)
+
+
+SEARCH = AdapterSearchCV(Whitening(head="logistic"), {"shrinkage": [0, 0.1]}, cv=GroupKFold(2))
+TENTHS = 10 * np.arange(40) // 40
+READERS = {  # of a matrix, and of a value of 0 or 1 for each row
+    "chunks": lambda X, v: isoscore([V, X]),
+    "dask": lambda X, v: isotropy_report(dask.array.from_array(X, chunks=(20, 4))).ev1,
+    "weights": lambda X, v: Whitening().fit(V, sample_weight=v + 1).transform(V),
+    "groups": lambda X, v: isoscore(V, True, 10 * v + TENTHS),
+    "groups of a search": lambda X, v: clone(SEARCH).fit(V, Y, groups=10 * v + TENTHS).best_score_,
+    "scores": lambda X, v: similarity_correlation(V, V[::-1], v),
+    "relevant": lambda X, v: retrieval_report(V, V, list(v[:, None])).mrr,
+    "bars": lambda X, v: persistence_bars(X),
+    "moments": lambda X, v: Moments().update(X, v + 1).mean,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*could not be trained")
+@pytest.mark.parametrize("reader", READERS)
+def test_a_masked_entry_is_refused_and_a_mask_without_one_is_ignored(reader):
+    found = READERS[reader](np.ma.array(V), np.ma.array(Y))
+    np.testing.assert_array_equal(found, READERS[reader](V, Y))
+    with pytest.raises((TypeError, ValueError), match=r"row 7|finite|must hold integers"):
+        READERS[reader](MASKED, MASKED_ROWS)
+    assert Moments().update(MASKED).mean.isnan().any()

@@ -182,6 +182,19 @@ def test_warnings_of_few_rows_count_different_rows_or_groups():
         isotropy_report(cloud(48))  # three times its features
 
 
+@pytest.mark.filterwarnings("default:.*3 × n_features")
+def test_the_score_of_few_rows_that_occur_often_warns():
+    X = np.tile(cloud(40), (10, 1))
+    for given in (X, as_iterator(X), as_dask(X)):
+        with pytest.warns(UserWarning, match=r"40 different.* equal ones count as draws"):
+            isoscore(given, bias_corrected=True)
+    with warnings.catch_warnings(action="error"):
+        for few in (cloud(40), X[:44], as_iterator(X[:44]), np.tile(cloud(48), (10, 1))):
+            isoscore(few, bias_corrected=True)
+        isoscore(X, bias_corrected=True, groups=np.arange(400) % 40)
+        isoscore(X)
+
+
 # One row or group that dominates
 
 

@@ -5,6 +5,7 @@ import pytest
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 
 from isoadapt import AdaptedEncoder, IsotropyLayer, LogitPreservingWhitening, Whitening
+from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import WORDS, save_model
 
@@ -46,6 +47,15 @@ def test_it_is_adapted_with_its_parameters(encoder):
     expected = Whitening().fit_transform(rows)
     np.testing.assert_allclose(model.transform(TEXTS), expected, atol=1e-4)
     assert clone(model).get_params()["encoder__batch_size"] == 4
+
+
+def test_it_is_not_saved_but_its_adapter_is(encoder, tmp_path):
+    model = AdaptedEncoder(encoder, Whitening()).fit(TEXTS)
+    with pytest.raises(TypeError, match=r"its pipeline_\[1:\]"):
+        save_adapter(model, tmp_path / "a")
+    loaded = load_adapter(save_adapter(model.pipeline_[1:], tmp_path / "a"))
+    expected = model.transform(TEXTS)
+    np.testing.assert_array_equal(loaded.transform(encoder.transform(TEXTS)), expected)
 
 
 def test_its_head_is_taken(encoder):

@@ -116,6 +116,12 @@ class TestFiles:
                 check(tmp_path / "file/a/b")
         assert contents(tmp_path) == {"file": b"kept"}
 
+    def test_the_target_of_a_link_is_made(self, tmp_path):
+        (tmp_path / "link").symlink_to("gone/target")
+        for folder in (tmp_path / "link", tmp_path / "link" / "below"):
+            assert writable_folder(folder) == folder
+        assert os.listdir(tmp_path / "gone" / "target") == ["below"]
+
 
 class TestFolders:
     def test_a_failed_rename_puts_the_old_folder_back(self, tmp_path, monkeypatch):

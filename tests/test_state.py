@@ -22,6 +22,7 @@ from isoadapt import (
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.encoders import layer_report, load_checkpoint
+from isoadapt.geometry import Moments
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import TEXTS
 
@@ -157,14 +158,27 @@ def test_a_service_without_a_standard_error_stream(checkpoint, monkeypatch):
     ADAPTERS["IsotropyLayer"](HEAD, max_epochs=1, verbose=1).fit(X, Y)
 
 
+def test_other_threads_keep_their_data_type_during_a_fit(monkeypatch):
+    def seen(*args):
+        found.append(torch.get_default_dtype())
+        return update(*args)
+
+    found, update = [], Moments.update
+    monkeypatch.setattr(Moments, "update", seen)
+    with default_dtype(torch.float64):
+        adapted("IsotropyLayer")
+        measured()
+    assert {*found} == {torch.float64}
+
+
 def test_a_call_that_ends_leaves_the_data_type_of_one_that_goes_on():
     def first():
-        with own_state():
+        with own_state(models=True):
             entered.wait()
         ended.wait()
 
     def second():
-        with own_state():
+        with own_state(models=True):
             entered.wait()
             ended.wait()
             return torch.get_default_dtype()

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from torch import Tensor
+from torch.masked import MaskedTensor
 
 from isoadapt._utils.messages import listed, reason, shown
 
@@ -26,9 +27,19 @@ _OF_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
 def as_array(X: Any) -> Any:
-    """Convert a tensor of numbers to an array, narrow floats to float32; keep anything else."""
+    """Convert a tensor or a masked array to an array; keep anything else.
+
+    Masked entries become NaN or None, narrow floats float32, and a nested tensor a list of rows.
+    """
+    if isinstance(X, MaskedTensor):
+        X = np.ma.array(as_array(X.get_data()), mask=~as_array(X.get_mask()))
+    if isinstance(X, np.ma.MaskedArray):
+        missing: Any = np.nan if X.dtype.kind in _PLAIN else None
+        return np.where(X.mask, missing, X.data)[()] if np.ma.is_masked(X) else X.data
     if not isinstance(X, Tensor):
         return X
+    if X.is_nested:
+        return list(map(as_array, X.unbind()))
     X = X.dequantize() if X.is_quantized else X.to_dense()
     narrow = X.is_floating_point() and X.dtype not in _OF_NUMPY
     return (X.float() if narrow else X).numpy(force=True)
@@ -187,6 +198,7 @@ def _numbers(array: Any, name: str, way_out: str = _EMBED) -> NDArray[Any]:
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
+        _check_present(pd.isna(array), name, "NaN or None instead of a value")
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"{name} must hold numbers ({reason(error)[:120]}): {way_out}"
         ) from error

@@ -46,19 +46,20 @@ def sync(file: Path, mode: int) -> None:
 def check_writable(folder: str | os.PathLike[str]) -> Path:
     """Raise OSError unless files can be written to `folder` or, if it is missing, its parent."""
     folder = Path(folder)
-    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    target = Path(os.path.realpath(folder))  # of a link, which may be missing
+    existing = next(each for each in (target, *target.parents) if os.path.lexists(each))
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise OSError(
-            f"output folder {str(folder)!r} cannot be written to: {str(existing)!r} is a file or "
+            f"folder {str(folder)!r} cannot be written to: {str(existing)!r} is a file or "
             "protected; choose another folder"
         )
     return folder
 
 
 def writable_folder(folder: str | os.PathLike[str]) -> Path:
-    """Create `folder` if it is missing; raise OSError unless files can be written to it."""
+    """Create `folder`, or the target of a link, if it is missing; raise OSError as above."""
     folder = check_writable(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    os.makedirs(os.path.realpath(folder), exist_ok=True)
     return folder
 
 

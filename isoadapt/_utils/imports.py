@@ -18,7 +18,8 @@ def lazy_names(
         try:
             module = importlib.import_module(modules[name])
         except AttributeError as error:  # Python would report only that the name is missing
-            raise ImportError(f"{modules[name]} cannot be imported: {error}") from error
+            hint = "; skorch needs docstrings: use python -O" if sys.flags.optimize > 1 else ""
+            raise ImportError(f"{modules[name]} cannot be imported: {error}{hint}") from error
         value = module if modules[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)  # later accesses are ordinary
         return value

@@ -27,12 +27,12 @@ _FLOAT32 = SharedSetting(_float32)  # the default is that of all threads
 
 
 @contextmanager
-def own_state(outputs: bool = True) -> Iterator[None]:
+def own_state(outputs: bool = True, models: bool = False) -> Iterator[None]:
     """Compute as in a new process, whatever the caller has set; it also decorates functions.
 
-    Gradients are recorded, autocast is off, the default data type is float32 and the default device
-    the CPU, NumPy warns of errors and, with `outputs`, inner estimators of scikit-learn return
-    arrays.
+    Gradients are recorded, autocast is off, the default device is the CPU, NumPy warns of errors
+    and, with `outputs`, inner estimators of scikit-learn return arrays. The default data type, that
+    of all threads, is float32 with `models` only, whose code is not ours and may depend on it.
     """
     with ExitStack() as states:
         if torch.is_inference_mode_enabled():
@@ -45,7 +45,8 @@ def own_state(outputs: bool = True) -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 states.enter_context(torch.autocast(device, enabled=False))
-        states.enter_context(_FLOAT32.hold())
+        if models:
+            states.enter_context(_FLOAT32.hold())
         if torch.get_default_device().type != "cpu":
             states.enter_context(torch.device("cpu"))
         yield

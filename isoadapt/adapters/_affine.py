@@ -58,7 +58,7 @@ class AffineAdapter(OnePassAdapter):
     matrix: ArrayLike | None = None
     offset: ArrayLike | None = None
     _: KW_ONLY
-    head: Any = None
+    head: Any = "auto"
     head_training: str = "refit"
 
     def _fit_rows(
@@ -103,7 +103,7 @@ class TransformerAdapter(BaseAdapter):
 
     transformer: Any
     _: KW_ONLY
-    head: Any = None
+    head: Any = "auto"
     head_training: str = "refit"
 
     @_fit_context(prefer_skip_nested_validation=False)

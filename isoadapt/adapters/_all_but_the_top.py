@@ -62,7 +62,7 @@ class AllButTheTop(MomentsAdapter):
 
     n_components: int | None = None
     _: KW_ONLY
-    head: Any = None
+    head: Any = "auto"
     head_training: str = "refit"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Base class of all adapters: validation of input, heads, predictions and tags."""
 
-from collections.abc import Callable
-from inspect import signature
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -16,7 +14,7 @@ from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._docstrings import fill_docstring
-from isoadapt.adapters._heads import PROBES, fit_head, head_for, needs_fit, read_targets
+from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_targets
 from isoadapt.adapters._maps import Affine, Floats, Map, map_block, map_rows
 from isoadapt.geometry._chunks import is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead
@@ -25,16 +23,16 @@ from isoadapt.heads import LinearHead
 
 
 def _has_head(adapter: "BaseAdapter") -> bool:
-    if adapter.head is None:
+    if adapter._head is None:
         raise AttributeError(
-            f"{type(adapter).__name__}(head=None) has no predictions: set head and fit it again"
+            f"{type(adapter).__name__} has no predictions without a head: set head, fit it again"
         )
     return True
 
 
 def _has_classifier(adapter: "BaseAdapter") -> bool:
     if adapter._head_kind() != "classifier":
-        raise AttributeError(f"head={adapter.head!r} is not a classifier")
+        raise AttributeError(f"head={adapter._head!r} is not a classifier")
     return True
 
 
@@ -49,15 +47,17 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     """Base class of all adapters; a subclass sets ``map_`` and ``head_`` in ``fit``."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"]), None]
+        "head": [StrOptions({"auto", *PROBES}), HasMethods(["fit", "predict"]), None]
     }
 
     head: Any
     map_: Map
     head_: LinearHead | None
     n_features_in_: int
+    _auto_head: ClassVar[str | None] = None  # what head="auto" is for matrices
     _affine: ClassVar[bool] = True  # whether map_ is affine
     _invertible: ClassVar[bool] = True  # whether map_ has an inverse
+    _keeps_predictions: ClassVar[bool] = False  # whether those of a frozen head stay as they are
     _poor_score: ClassVar[bool] = False  # whether it may remove what separates the classes
     _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
 
@@ -239,7 +239,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ValueError
             If there is a head and y is None.
         """
-        if self.head is None:
+        if self._head is None:
             return metrics.isoscore(map_rows(self.map_, self._check_rows(X)))
         if y is None:
             raise ValueError("y=None, but the score of a head requires y: pass labels or values")
@@ -262,6 +262,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         X = as_matrix(X)
         return validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
 
+    @property
+    def _head(self) -> Any:
+        """The parameter `head`, without "auto", which AdaptedEncoder replaces if it can."""
+        return self._auto_head if self.head == "auto" else self.head
+
     # --- fitting -----------------------------------------------------------------------------
 
     def _check_fit_input(
@@ -281,7 +286,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if not self._needs_y() or y is None:
             unused = None if self._needs_y() else "no_validation"
             return validate_data(self, X, y=unused, **options), None
-        y, several = read_targets(self.head, y, numeric, self._refits_head())
+        y, several = read_targets(self._head, y, numeric)
         return validate_data(self, X, y, multi_output=several, y_numeric=numeric, **options)
 
     def _resolve_head(
@@ -292,11 +297,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         groups: NDArray[Any] | None = None,
     ) -> LinearHead | None:
         """Return the frozen head; a name or an estimator that is not frozen is fitted first."""
-        if self.head is None:
+        if self._head is None:
             return None
-        if needs_fit(self.head):
+        if needs_fit(self._head):
             return self._fit_head(X, y, sample_weight, groups)
-        head = LinearHead.from_estimator(self.head)
+        head = LinearHead.from_estimator(self._head)
         head._check_width(X.shape[1])
         return head
 
@@ -309,32 +314,15 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         map_: Any = None,
     ) -> LinearHead:
         """Fit the head; a frozen one is replaced by a probe of the same kind."""
-        own = None if needs_fit(self.head) else LinearHead.from_estimator(self.head)
-        head = self.head if own is None else "ridge" if own.classes_ is None else "logistic"
+        own = None if needs_fit(self._head) else LinearHead.from_estimator(self._head)
+        head = self._head if own is None else "ridge" if own.classes_ is None else "logistic"
         probe = fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
-        if own and own.multi_label_ and probe.multi_label_ and len(own.coef_) == len(probe.coef_):
-            return own._with(probe.coef_, probe.intercept_)
-        return probe
-
-    def _take_checkpoint_head(
-        self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
-    ) -> None:
-        """Set ``head`` to the head of a checkpoint if it is usable, unless ``head`` was chosen."""
-        own, default = self.head, signature(type(self)).parameters["head"].default
-        labels = None if self._needs_teacher else y
-        chosen = not (isinstance(own, str) and own == default)
-        if own is None:
-            chosen = labels is None and not self._needs_teacher
-        head = None if chosen else read_head()
-        if head is None:
-            return
-        self.set_params(head=head)  # needed to know whether y is
-        if labels is not None and (self._needs_y() or not head.multi_label_):
-            self.set_params(head=head_for(head, labels, "checkpoint's head"))
+        named = own is not None and own.multi_label_
+        return cast(LinearHead, own)._with(probe.coef_, probe.intercept_) if named else probe
 
     def _refits_head(self) -> bool:
         """Whether ``head_`` is fitted to the adapted embeddings."""
-        return self.head is not None and getattr(self, "head_training", None) == "refit"
+        return self._head is not None and getattr(self, "head_training", None) == "refit"
 
     def _set_fitted(self, map_: Map, head: LinearHead | None, **others: Any) -> Self:
         self.map_, self.head_ = map_, head
@@ -347,23 +335,23 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _head_kind(self) -> str | None:
         """Return "classifier", "regressor" or None, according to the parameters."""
-        if self.head is None:
+        if self._head is None:
             return None
-        if isinstance(self.head, str):
-            return PROBES.get(self.head)
-        return get_tags(self.head).estimator_type
+        if isinstance(self._head, str):
+            return PROBES.get(self._head)
+        return get_tags(self._head).estimator_type
 
     def _needs_y(self) -> bool:
         """Whether ``fit`` uses y."""
-        return self.head is not None
+        return self._head is not None
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.estimator_type = kind = self._head_kind()
         tags.target_tags.required = self._needs_y()
         if kind == "classifier":
-            own = ClassifierTags(multi_label=True) if isinstance(self.head, str) else None
-            tags.classifier_tags = own or cast(Any, get_tags(self.head).classifier_tags)
+            own = ClassifierTags(multi_label=True) if isinstance(self._head, str) else None
+            tags.classifier_tags = own or cast(Any, get_tags(self._head).classifier_tags)
             tags.classifier_tags.poor_score = self._poor_score
         elif kind == "regressor":
             tags.regressor_tags = RegressorTags(poor_score=self._poor_score)

@@ -112,7 +112,7 @@ class OnePassAdapter(BaseAdapter):
         return f"{type(self).__name__} needs all rows at once"
 
     def _needs_y(self) -> bool:
-        return needs_fit(self.head) or self._refits_head()
+        return needs_fit(self._head) or self._refits_head()
 
 
 def _supports_chunks(adapter: "MomentsAdapter") -> bool:
@@ -200,6 +200,6 @@ class MomentsAdapter(OnePassAdapter):
         if not self._needs_y():
             return ""
         return (
-            f"with head={self.head!r} a head is fitted, which requires all rows at once; to fit "
+            f"with head={self._head!r} a head is fitted, which requires all rows at once; to fit "
             "chunk by chunk, use head=None or a frozen LinearHead that is not refitted"
         )

@@ -82,7 +82,7 @@ class ClusterIsotropy(OnePassAdapter):
     n_clusters: int = 5
     n_components: int | None = None
     _: KW_ONLY
-    head: Any = None
+    head: Any = "auto"
     head_training: str = "refit"
     random_state: Any = None
 

@@ -5,21 +5,13 @@ import json
 import textwrap
 
 _LINEAR_HEAD = """\
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=<head>
-        The linear head that is applied to the adapted embeddings.
-
-        - A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it
-          is.
-        - Any other estimator, such as ``LogisticRegression(C=0.1)``, is cloned and fitted to the
-          embeddings of the training rows before the adapter is trained, even if it has been fitted
-          already. Its own regularisation depends on the scale of the embeddings.
-        - "logistic" and "ridge" are probes, fitted in the same way. Cross-validation within the
-          rows chooses their penalty, which does not depend on the scale of the embeddings.
-        - With None, the adapter is trained for the penalty alone.
-
-        In a cross-validation, estimators and probes are fitted to the training rows of each fold.
-        A frozen head that was fitted to all rows has used the validation rows too, so its scores
-        are too high.
+    head : LinearHead, linear estimator, {"auto", "logistic", "ridge"} or None, default=<head>
+        The linear head that is applied to the adapted embeddings, see :doc:`/guide/heads`. "auto"
+        is the checkpoint's head in an AdaptedEncoder and on the command line, elsewhere "logistic".
+        A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it is.
+        Any other estimator is cloned and fitted to the embeddings of the training rows first, and
+        so are "logistic" and "ridge", whose penalty cross-validation chooses. With None, the
+        adapter is trained for the penalty alone.
 """
 
 _TRAINING = """\
@@ -83,14 +75,13 @@ _TRAINING = """\
 """
 
 _HEAD = """\
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=<head>
-        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
-        With None, the adapter is a transformer only.
+    head : LinearHead, linear estimator, {"auto", "logistic", "ridge"} or None, default=<head>
+        The linear head that is applied to the adapted embeddings, see :doc:`/guide/heads`. "auto"
+        is the checkpoint's head in an AdaptedEncoder with labels, elsewhere None: a transformer
+        only.
     head_training : {"refit", "frozen"}, default=<head_training>
-        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
-        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
-        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
-        embeddings.
+        "refit" fits the head, or one of its kind if it is frozen, to the adapted embeddings, which
+        requires y. "frozen" keeps the head, although it was fitted to the original embeddings.
 """
 
 _OF_TRAINED = """\

@@ -14,7 +14,6 @@ from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt._utils.containers import as_indicator, as_values
 from isoadapt._utils.devices import one_blas_thread
-from isoadapt._utils.messages import warn
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._ridge_path import ridge_path
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
@@ -33,44 +32,28 @@ def needs_fit(head: Any) -> bool:
     return head is not None and not isinstance(head, LinearHead | FrozenEstimator)
 
 
-def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tuple[Any, bool]:
-    """Return values or labels, and whether they are several; a head that refits may not know y."""
+def read_targets(head: Any, y: Any, numeric: bool) -> tuple[Any, bool]:
+    """Return values or labels, which a frozen head must know, and whether they are several."""
     own = None if needs_fit(head) else LinearHead.from_estimator(head)
     y = as_values(y, numeric=numeric, names=own.classes_ if own and own.multi_label_ else None)
-    if own is not None and refits and isinstance(head_for(own, y, "given head"), str):
-        own = None
-    if numeric:
-        return y, True
-    if is_multilabel(y) if own is None else own.multi_label_:
-        return as_indicator(y, None if own is None else own.classes_), True
-    if np.ndim(y) > 1 and np.shape(y)[1:] != (1,):
-        raise ValueError(
-            f"y has shape {np.shape(y)}, but head={head!r} gives each row one label: pass one "
-            "column, or an indicator matrix of 0 and 1, as MultiLabelBinarizer makes it from lists "
-            "of labels, to head='logistic' or to a multi-label head"
-        )
-    try:
-        with np.errstate(invalid="ignore"):  # infinity is refused with the rows
-            check_classification_targets(y)
-    except ValueError as error:
-        raise ValueError(f"{error} Or use head='ridge' instead of head={head!r}.") from error
-    return y, False
-
-
-def head_for(head: LinearHead, y: Any, name: str) -> Any:
-    """Return a head, or the name of a new one, with a warning, if y does not fit it."""
-    if not (unknown := head._unknown_labels(y)):
-        return head
-    new = "ridge" if head.classes_ is None and not isinstance(unknown[0], str) else "logistic"
-    what = f"y contains labels unknown to the {name}: {unknown[:5]}; it knows {head._known()}. "
-    if new == "logistic" and len(np.unique(as_values(y), axis=0)) < 2:
-        raise ValueError(f"{what}Relabel y, which has one class, too few for a new head")
-    warn(
-        f"{what}A new head is fitted instead, head={new!r}. To use the {name}, relabel y; to avoid "
-        "this warning, pass an estimator (head=LogisticRegression()), or fit with --set "
-        "head=logistic"
-    )
-    return new
+    several = numeric or (is_multilabel(y) if own is None else own.multi_label_)
+    if not several:
+        if np.ndim(y) > 1 and np.shape(y)[1:] != (1,):
+            raise ValueError(
+                f"y has shape {np.shape(y)}, but head={head!r} gives each row one label: pass one "
+                "column, or an indicator matrix of 0 and 1, as MultiLabelBinarizer makes it from "
+                "lists of labels, to head='logistic' or to a multi-label head"
+            )
+        try:
+            with np.errstate(invalid="ignore"):  # infinity is refused with the rows
+                check_classification_targets(y)
+        except ValueError as error:
+            raise ValueError(f"{error} Or use head='ridge' instead of head={head!r}.") from error
+    elif not numeric:
+        y = as_indicator(y, None if own is None else own.classes_)
+    if own is not None:
+        own._targets(y)
+    return y, several
 
 
 def fit_head(

@@ -71,7 +71,7 @@ class IsoBN(MomentsAdapter):
     beta: float = 0.5
     eps: float = 1e-3
     _: KW_ONLY
-    head: Any = None
+    head: Any = "auto"
     head_training: str = "refit"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:

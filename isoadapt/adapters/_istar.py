@@ -147,7 +147,7 @@ class _ExactShrinkage(Penalty):
 
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
         members = (self, *others)
-        zetas = torch.tensor([member.zeta for member in members], device=self.inputs_root.device)
+        zetas = self.inputs_root.new_tensor([member.zeta for member in members])
         zeta = zetas if others else self.zeta
         return _ExactShrinkage(
             IsoScoreLoss(zeta, "linear", self.bias_corrected).to(self.inputs_root.device),

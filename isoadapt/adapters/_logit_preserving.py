@@ -34,9 +34,9 @@ class LogitPreservingWhitening(MomentsAdapter):
 
     Parameters
     ----------
-    head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
-        The head whose logits are preserved, as in :class:`IsotropyLayer`. An estimator that is not
-        frozen, or a named probe, is fitted to the embeddings first, which requires y.
+    head : LinearHead, linear estimator or {"auto", "logistic", "ridge"}, default="auto"
+        The head whose logits are preserved, as in :class:`IsotropyLayer`. One that is not frozen
+        is fitted to the embeddings first, which requires y.
     shrinkage : float or {"auto", "oas"}, default="auto"
         Shrinkage, in [0, 1], of the covariance of the residual to a multiple of the identity. A
         name estimates it from the eigenvalues of this covariance, as in :class:`Whitening`.
@@ -71,13 +71,16 @@ class LogitPreservingWhitening(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"])],
+        "head": [StrOptions({"auto", *PROBES}), HasMethods(["fit", "predict"])],
         "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"auto", "oas"})],
         "strength": [Interval(Real, 0, 1, closed="both")],
         "preserve": [StrOptions({"logits", "differences"})],
     }
 
-    head: Any = "logistic"
+    _auto_head = "logistic"
+    _keeps_predictions = True
+
+    head: Any = "auto"
     _: KW_ONLY
     shrinkage: float | str = "auto"
     strength: float = 1.0

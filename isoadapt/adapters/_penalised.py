@@ -71,9 +71,10 @@ class PenalisedAdapter(BaseAdapter):
         {"lr", "weight_decay", "random_state", "ridge", "smoothing", "verbose"}
     )
 
+    _auto_head = "logistic"
     _is_exact = False  # whether the fit needs no mini-batches, according to the parameters
 
-    head: Any = field(default="logistic", kw_only=False)
+    head: Any = field(default="auto", kw_only=False)
     balance: str | None = None
     smoothing: float = 0.15
     head_training: str = "frozen"
@@ -188,7 +189,7 @@ class PenalisedAdapter(BaseAdapter):
         rows, labels = self._check_fit_input(X, y)
         weights = check_frequencies(sample_weight, rows)
         share = None if self._is_exact else self.validation_fraction
-        scored = share and self.head is not None and self.scoring is not None
+        scored = share and self._head is not None and self.scoring is not None
         if weights is not None and scored and not takes_weights(get_scorer(self.scoring)):
             raise ValueError(
                 f"scoring={self.scoring!r} does not support sample_weight, but sample_weight was "
@@ -271,7 +272,7 @@ class PenalisedAdapter(BaseAdapter):
         """Whether to fit again to all rows, which helps a head that is fitted here to few rows."""
         n, d = problem.sample.X.shape
         few = n < _ROWS_PER_DIMENSION * d
-        return few and needs_fit(self.head) and problem.validating is not None
+        return few and needs_fit(self._head) and problem.validating is not None
 
     def _batch_key(self) -> tuple[Any, ...] | None:
         """Return a key that is equal for adapters that can be trained together, or None."""
@@ -283,7 +284,7 @@ class PenalisedAdapter(BaseAdapter):
 
     def _check_combination(self) -> None:
         """Raise ValueError if parameters exclude each other."""
-        if self.head is None and self.head_training != "frozen":
+        if self._head is None and self.head_training != "frozen":
             raise ValueError(
                 f"head_training={self.head_training!r} needs a head, but head=None: use "
                 "head_training='frozen', or pass a head"

@@ -23,6 +23,7 @@ from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import SMALLEST, dead_dimensions, is_rounding
 
 _LEAST_COUNT, _MOST_COUNT = 2, 1e100  # rows; weights with another sum cannot be frequencies
+_LEAST_WEIGHT = 0.1  # mean, below which weights seem to be normalised
 _RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
@@ -79,7 +80,14 @@ def check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArr
     if sample_weight is None:
         return None
     given = as_values(sample_weight, "sample_weight", numeric=True)
-    return _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
+    weights = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
+    total, n = weights.sum(), np.count_nonzero(weights)
+    if _LEAST_COUNT <= total < min(_LEAST_WEIGHT * n, 3 * X.shape[1]):
+        warn(
+            f"sample_weight sums to {total:.3g} for {n} rows, but weights are frequencies, and so "
+            "few rows tell little: pass counts, or divide the weights by their mean"
+        )
+    return weights
 
 
 def distinct_rows(

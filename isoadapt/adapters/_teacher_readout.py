@@ -60,9 +60,9 @@ class TeacherReadout(BaseAdapter):
 
     Parameters
     ----------
-    head : LinearHead, FrozenEstimator or None, default=None
-        The head, which reads the first ``head.n_features_in_`` columns of X: a LinearHead, or a
-        fitted linear estimator in :class:`sklearn.frozen.FrozenEstimator`.
+    head : LinearHead, FrozenEstimator, "auto" or None, default="auto"
+        The fitted head, which reads the first ``head.n_features_in_`` columns of X. "auto" is that
+        of the checkpoint in an AdaptedEncoder and on the command line, elsewhere None.
     space : {"teacher", "head"}, default="teacher"
         Space of the adapted vectors. "head" needs a head.
     ridge : float or "auto", default="auto"
@@ -111,16 +111,17 @@ class TeacherReadout(BaseAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "head": [LinearHead, FrozenEstimator, None],
+        "head": [LinearHead, FrozenEstimator, StrOptions({"auto"}), None],
         "space": [StrOptions({"teacher", "head"})],
         "ridge": [Interval(Real, _SMALLEST, None, closed="left"), StrOptions({"auto"})],
         "head_share": [Interval(Real, 0, 1, closed="neither")],
     }
 
     _needs_teacher: ClassVar[bool] = True
+    _keeps_predictions = True
     _invertible: ClassVar[bool] = False
 
-    head: Any = None
+    head: Any = "auto"
     _: KW_ONLY
     space: str = "teacher"
     ridge: float | str = "auto"
@@ -272,7 +273,7 @@ class TeacherReadout(BaseAdapter):
 
     def _find_head(self) -> LinearHead | None:
         """Return the head, or raise ValueError if it does not fit the columns or the space."""
-        head = None if self.head is None else LinearHead.from_estimator(self.head)
+        head = None if self._head is None else LinearHead.from_estimator(self._head)
         if head is not None and head.n_features_in_ > self.n_features_in_:
             raise ValueError(
                 f"X has {self.n_features_in_} features, but the head expects "

@@ -88,7 +88,7 @@ class Whitening(MomentsAdapter):
 
     method: str = "zca"
     _: KW_ONLY
-    head: Any = None
+    head: Any = "auto"
     head_training: str = "refit"
     shrinkage: float | str = "auto"
     strength: float = 1.0

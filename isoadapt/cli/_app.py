@@ -17,7 +17,9 @@ from isoadapt.adapters._registry import METHODS, NAMES
 from isoadapt.cli._options import (
     TABLE,
     AsJson,
+    ClassNames,
     Console,
+    Head,
     Label,
     MaxLength,
     Overwrite,
@@ -34,6 +36,7 @@ from isoadapt.cli._options import (
     check_teacher,
     columns,
     labelled_texts,
+    read_class_names,
 )
 from isoadapt.finetune._penalties import PENALTIES
 
@@ -177,6 +180,8 @@ def compare(
         ),
     ] = None,
     teacher: Teacher = None,
+    head: Head = "auto",
+    class_names: ClassNames = None,
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
@@ -222,8 +227,9 @@ def compare(
     if with_texts and page is None:
         raise WrongUsage("--with-texts is about the file of --html FILE: give this option too")
     rows = Source(table, model, label, None, max_length, columns(text), teacher=teacher)
+    rows = rows._replace(class_names=read_class_names(class_names))
     outputs = (out, page, with_texts, full, Console(as_json, quiet))
-    options = _compare.Run(rows, test, pairs, foreign, encoder_saw, jobs, cache, *outputs)
+    options = _compare.Run(rows, head, test, pairs, foreign, encoder_saw, jobs, cache, *outputs)
     _compare.compare(adapters or [], options)
 
 
@@ -305,6 +311,8 @@ def fit(
         str | None, Option(help="Checkpoint that embeds the texts. Its head is the adapter's head.")
     ] = None,
     teacher: Teacher = None,
+    head: Head = "auto",
+    class_names: ClassNames = None,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -334,6 +342,7 @@ def fit(
         *(on[0], model, label, labels, max_length, columns(text), separately, tuple(on[1:])),
         teacher=teacher,
         pooling="auto" if teacher is None else "readout",
+        class_names=read_class_names(class_names),
     )
     check_teacher(name, source)
     source = source.checked()
@@ -341,7 +350,8 @@ def fit(
 
     from isoadapt.cli import _fit
 
-    _fit.fit(name, source, out, settings or [], overwrite, Console(as_json, quiet))
+    settings = [f"head={head}", *(settings or [])]
+    _fit.fit(name, source, out, settings, overwrite, Console(as_json, quiet))
 
 
 @app.command()
@@ -475,6 +485,8 @@ def main() -> None:
     An expected error is printed on one line, without a traceback. The exit status is 2 for wrong
     usage, 1 for other errors, and 130 after an interrupt.
     """
+    if sys.stdout is None:
+        sys.exit("isoadapt: standard output is closed")
     try:
         with Console(quiet="--quiet" in sys.argv).notes():
             app()

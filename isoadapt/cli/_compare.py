@@ -19,6 +19,7 @@ class Run(NamedTuple):
     """What a comparison reads, how it is run, and what it prints and writes."""
 
     rows: Source  # to fit to; the other tables are read like it
+    head: str  # that all rows share
     test: Path | None
     pairs: Path | None
     foreign: Path | None

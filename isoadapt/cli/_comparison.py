@@ -1,21 +1,22 @@
 """What ``isoadapt compare`` runs once its tables are read: the encoders, the comparison, files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from isoadapt import TeacherReadout, TransformerEncoder
+from isoadapt import AdaptedEncoder, IsotropyLayer, LinearHead, TeacherReadout, TransformerEncoder
 from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt.adapters._heads import head_for
 from isoadapt.cli._compare import Run, Tables
 from isoadapt.cli._options import Console
+from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.interop import save_adapter
-from isoadapt.metrics import isotropy_report
+from isoadapt.metrics import IsotropyReport, isotropy_report
 from isoadapt.model_selection import Comparison, Outliers, Similarity, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
@@ -27,8 +28,17 @@ Vectors = dict[str, NDArray[Any]]  # (n, d) of each set of texts
 
 def run(tables: Tables, adapters: Any, options: Run) -> None:
     """Embed the texts, compare, print and write, also what was done before an interrupt."""
-    rows, console, y = options.rows, options.console, tables.labels["y"]
+    rows, console = options.rows, options.console
     encoder = rows.encoder(console.verbose)
+    if rows.class_names is not None:
+        tables = tables._replace(labels={k: each.astype(str) for k, each in tables.labels.items()})
+    y, every = tables.labels["y"], np.concatenate([*tables.labels.values()])
+    adapter = IsotropyLayer(options.head)
+    adapter._validate_params()
+    model = AdaptedEncoder(encoder, adapter, class_names=rows.class_names)
+    head = model._unfitted_pipeline(every)["adapter"].head
+    if head == "auto":  # the checkpoint has none
+        head = "ridge" if y.dtype.kind == "f" else "logistic"
     wide, taught = encoder, None  # the encoder of all columns, and what TeacherReadout learns
     if rows.teacher is not None:
         wide = clone(encoder).set_params(pooling=READOUT)
@@ -36,13 +46,12 @@ def run(tables: Tables, adapters: Any, options: Run) -> None:
         taught = _encode(teacher, tables, console)
     vectors = _encode(wide, tables, console)
     uses = _uses(tables, vectors, console)
-    own, new = encoder.head(y), "ridge" if y.dtype.kind == "f" else "logistic"
     console.say("Fitting and judging the adapters ...")
     comparison = compare_adapters(
         vectors["X"],
         y,
         adapters,
-        head=head_for(own, y, "checkpoint's head") if own else new,
+        head=head,
         encoder_saw=options.encoder_saw,
         uses=uses,
         teacher=taught,
@@ -53,12 +62,15 @@ def run(tables: Tables, adapters: Any, options: Run) -> None:
         X_test=vectors.get("X_test"),
         y_test=tables.labels.get("y_test"),
     )
+    said = " The head is a new one, fitted to the training rows, not the checkpoint's."
+    protocol = comparison.protocol + said * (not isinstance(head, LinearHead))
+    report = options.page and _audit(tables, vectors, encoder.open().width)
+    comparison = replace(comparison, protocol=protocol, notes=console.noted(comparison.notes))
     if options.out is not None:
         data = {"source": rows.path.name, "rows": len(y)}
-        _save(comparison, encoder, wide, data, options.out, console)
-    if options.page is not None:
-        width = encoder.open().width
-        _write_page(options.page, options, comparison, tables, vectors, width)
+        _save(comparison, encoder, wide, data, rows.class_names, options.out, console)
+    if report is not None:
+        _write_page(options, comparison, tables, vectors, report)
     console.show(comparison._text(options.full), comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
@@ -96,6 +108,7 @@ def _save(
     encoder: TransformerEncoder,
     wide: TransformerEncoder,
     data: dict[str, Any],
+    class_names: dict[str, str] | None,
     out: Path,
     console: Console,
 ) -> None:
@@ -110,6 +123,7 @@ def _save(
             folder = out / f"best-for-{use}{ending}"
             if adapter is not None:
                 own = wide if isinstance(adapter, TeacherReadout) else encoder
+                adapter = with_checkpoint_names(adapter, class_names)
                 save_adapter(adapter, folder, base_model=own, data=data, overwrite=True)
                 same = ", with the same predictions" * bool(ending)
                 console.say(f"Best adapter for {use}{same}: {folder}")
@@ -119,10 +133,17 @@ def _save(
                 )
 
 
+def _audit(tables: Tables, vectors: Vectors, width: int) -> IsotropyReport:
+    """Audit the judged rows of the vectors without an adapter, which have this width."""
+    X, y = (held.get(f"{k}_test", held[k]) for held, k in ((vectors, "X"), (tables.labels, "y")))
+    return isotropy_report(X[:, :width], labels=None if y.dtype.kind == "f" else y)
+
+
 def _write_page(
-    page: Path, options: Run, comparison: Comparison, tables: Tables, vectors: Vectors, width: int
+    options: Run, comparison: Comparison, tables: Tables, vectors: Vectors, report: Any
 ) -> None:
-    """Write the comparison and an audit of the judged rows as one HTML file."""
+    """Write the comparison and the audit of the judged rows as one HTML file."""
+    page = cast(Path, options.page)
     ending = "_test" if "X_test" in vectors else ""
     texts, X, y = tables.texts[f"X{ending}"], vectors[f"X{ending}"], tables.labels[f"y{ending}"]
     classes = None if y.dtype.kind == "f" else y
@@ -130,7 +151,7 @@ def _write_page(
     rows = np.flatnonzero([text not in seen for text in texts])
     named = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
     fitted = {name: comparison.estimators[name] for name in [*named, *comparison.estimators]}
-    own = X[:, :width]  # the vectors without an adapter
+    own = X[:, : report.n_features]  # the vectors without an adapter
 
     def adapted(name: str) -> NDArray[Any]:
         read = X if isinstance(fitted[name], TeacherReadout) else own
@@ -149,7 +170,7 @@ def _write_page(
     write_report(
         page,
         comparison=comparison,
-        report=isotropy_report(own, labels=classes),
+        report=report,
         displays=displays,
         texts=[texts[row] for row in rows] if options.with_texts else None,
         description="; ".join([f"Model: {options.rows.model}", *tables.files]),

@@ -22,7 +22,7 @@ from isoadapt import (
 )
 from isoadapt._utils.files import atomic_path, check_output_folder, check_writable, writable_folder
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import aligned_table
+from isoadapt._utils.messages import aligned_table, warn
 from isoadapt.adapters._registry import installed_variants
 from isoadapt.cli._options import Console, Source, check_file, labelled_texts
 from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
@@ -77,7 +77,8 @@ def demo(
         before, settings = minilm_folder(), {"lr": 1e-4} if rows else _QUICK
         model = _fine_tune(texts, labels, out, overwrite, settings, console)
     console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {model} ...")
-    encoder, head = load_checkpoint(model, verbose=console.verbose)
+    known = np.concatenate([labels, dev_labels])
+    encoder, head = load_checkpoint(model, verbose=console.verbose, y=known)
     X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
     adapter, vectors = repair(encoder, head, texts, X, before, every)
     first, second = np.split(vectors[_RAW], 2)
@@ -134,7 +135,7 @@ def _read_tables(tables: list[Source], console: Console) -> tuple[Any, Any, Any,
     if not fresh.any():
         raise ValueError(f"every text of {dev} is in {train} too: name other texts with --dev")
     if not fresh.all():
-        console.say(f"Note: {(~fresh).sum()} texts of {dev} are in {train} too and are left out.")
+        warn(f"{(~fresh).sum()} texts of {dev} are in {train} too and are left out")
     return texts, labels, [dev_texts[row] for row in np.flatnonzero(fresh)], dev_labels[fresh]
 
 

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from isoadapt import LogitPreservingWhitening
+from isoadapt import AdaptedEncoder, LinearHead
 from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES
 from isoadapt.cli._options import TITLES, Console, Source, WrongUsage, read_matrix, read_settings
+from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._points import main_figures
 
@@ -29,6 +30,11 @@ _NOTES = {
     _FOLDS: "R² is that of the teacher's vectors in five folds of rows, each left out of the fit\n"
     "in turn. The saved adapter is fitted to all rows.",
 }
+_HEADS = {
+    None: "",
+    "checkpoint": "Head: the checkpoint's\n",
+    "new": "Head: a new one, fitted to these rows, so predictions can differ from a checkpoint's\n",
+}
 _LEAST = 4  # rows that the corrected IsoScore needs
 _Mask = NDArray[np.bool_]
 
@@ -38,39 +44,50 @@ def fit(
 ) -> None:
     """Fit and save an adapter, and print the figures before and after."""
     cls = ADAPTERS[NAMES[name]]
-    parameters = read_settings(settings, cls._get_param_names(), cls.__name__)
-    adapter = cls(**parameters)
+    adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     adapter._validate_params()
-    X, y = read_matrix(source) if source.is_matrix() else _embed(source, console.verbose)
-    if source.model is not None and "head" not in parameters:
-        labels = None if adapter._needs_teacher else y
-        adapter._take_checkpoint_head(lambda: source.encoder().head(labels), labels)
-    if y is None and adapter._needs_y():
-        raise WrongUsage(_ask_for_labels(adapter, source))
+    X, y = read_matrix(source) if source.is_matrix() else cast(Any, source.table)
+    if (names := source.class_names) is not None:
+        if source.model is None:
+            raise WrongUsage("--class-names needs --model, the checkpoint whose classes it names")
+        y = None if y is None else y.astype(str)
+    if source.model is not None:
+        parts = source.encoder(), adapter, source.teacher
+        adapter = AdaptedEncoder(*parts, class_names=names)._unfitted_pipeline(y)["adapter"]
+    if y is None and adapter._needs_y() and not adapter._needs_teacher:
+        raise WrongUsage(
+            f"{type(adapter).__name__} needs labels, but {source.path} has none: name their column "
+            "with --label (not of texts --separately), or their file with --labels. Without labels,"
+            " name the classifier with --model, or fit without a head by --head None"
+        )
+    if not source.is_matrix():
+        if source.teacher is not None:
+            y = Source(source.path, source.teacher).encoder(console.verbose).transform(X)
+        X = source.encoder(console.verbose).transform(X)
     console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
     adapter.fit(X, y)
     rows, metrics = _judge(adapter, X, y)
     save_adapter(
-        adapter,
+        with_checkpoint_names(adapter, names),
         out,
         base_model=_model_to_record(source),
         data=_data_to_record(source, len(X)),
         metrics={f"{name} ({rows})": metrics[name] for name in metrics if metrics[name]},
         overwrite=overwrite,
     )
-    console.show(
-        f"{_verdict(**metrics)}\n\n{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\n"
-        f"Adapter: {out}",
-        {"adapter": str(out), "method": name, "rows": len(X), "evaluated_on": rows, **metrics},
-    )
+    head = _head_of(adapter)
+    said = f"{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\n{_HEADS[head]}Adapter: {out}"
+    figures = {"adapter": str(out), "method": name, "rows": len(X), "head": head}
+    console.show(f"{_verdict(**metrics)}\n\n{said}", figures | {"evaluated_on": rows, **metrics})
 
 
-def _embed(source: Source, verbose: int) -> tuple[Any, Any]:
-    """Return the vectors of texts, and their labels, None or, with a teacher, its vectors."""
-    texts, y = cast(Any, source.table)
-    if source.teacher is not None:
-        y = Source(source.path, source.teacher).encoder(verbose).transform(texts)
-    return source.encoder(verbose).transform(texts), y
+def _head_of(adapter: BaseAdapter) -> str | None:
+    """Return whether the head is the checkpoint's or a new one, or None."""
+    own, used = adapter.head, adapter.head_
+    if used is None:
+        return None
+    same = isinstance(own, LinearHead) and np.array_equal(own.coef_, used.coef_)
+    return "checkpoint" if same else "new"
 
 
 def _model_to_record(source: Source) -> Any:
@@ -89,19 +106,6 @@ def _data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
     data = {"source": names, "rows": n_rows, "teacher": source.teacher}
     data["pairs"] = "separately" if source.separately else None
     return {name: value for name, value in data.items() if value is not None}
-
-
-def _ask_for_labels(adapter: BaseAdapter, source: Source) -> str:
-    """Say that an adapter needs labels, and the ways out."""
-    lack = f"{source.path} has none: name their column with --label, or their file with --labels"
-    if source.separately:
-        lack = "those of --separately are of pairs, not of texts: name one column with --text"
-    way_out = ""
-    if isinstance(adapter, LogitPreservingWhitening) and source.model is None:
-        way_out = ", or name the classifier with --model, whose head needs no labels"
-    elif None in adapter._parameter_constraints["head"]:
-        way_out = ", or fit without a head by --set head=None"
-    return f"{type(adapter).__name__} needs labels, and {lack}{way_out}"
 
 
 def _judge(
@@ -125,7 +129,6 @@ def _judge(
         name: {
             key: float(np.average([figures[name][key] for figures in found], weights=sizes))
             for key in found[0][name]
-            if key in found[-1][name]
         }
         for name in ("before", "after")
     }
@@ -147,10 +150,8 @@ def _figures(
     if y is not None and labels is not None and adapter._head_kind() is not None:
         metric = "accuracy" if adapter._head_kind() == "classifier" else "r2"
         head = adapter._resolve_head(np.asarray(_safe_indexing(X, others)), y[others])
-        if head is not None and not head._unknown_labels(labels):
-            before[metric] = head.score(np.asarray(rows), labels)
-        if adapter.head_ is not None and not adapter.head_._unknown_labels(labels):
-            after[metric] = adapter.score(rows, labels)
+        before[metric] = cast(LinearHead, head).score(np.asarray(rows), labels)
+        after[metric] = adapter.score(rows, labels)
     return {"before": before, "after": after}
 
 
@@ -162,8 +163,7 @@ def _result(adapter: BaseAdapter) -> str:
     if adapter.space == "head":
         use = "read by the classifier's head as its own input"
     width, n = adapter.map_.n_features_out, adapter.n_features_in_
-    kept = "" if adapter.head_ is None else "The classifier's predictions stay as they are.\n"
-    return f"The vectors have width {width}, from {n} columns of one pass, and are {use}.\n{kept}"
+    return f"The vectors have width {width}, from {n} columns of one pass, and are {use}.\n"
 
 
 def _verdict(before: dict[str, float], after: dict[str, float]) -> str:

@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -52,6 +53,12 @@ Teacher = Annotated[
         "Its own maximum length applies to it. With a matrix: the matrix of its vectors."
     ),
 ]
+Head = Annotated[
+    str, Option(help="auto: the checkpoint's. For another task, a new one: logistic or ridge.")
+]
+ClassNames = Annotated[
+    str | None, Option(metavar="LABEL=NAME,...", help="Your labels and the checkpoint's names.")
+]
 Label = Annotated[str | None, Option(help="Column of labels. Default: label.")]
 MaxLength = Annotated[int | None, Option(help="Maximum number of tokens of a text.")]
 AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
@@ -61,6 +68,7 @@ Quiet = Annotated[
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace an existing result.")]
 TITLES = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
 TITLES |= {"matthews": "Matthews", "anisotropy1": "anisotropy_1"}  # of figures in tables
+_CAUGHT: ContextVar[list[warnings.WarningMessage]] = ContextVar("warnings of the command")
 _REPEATED = ("--set", "--on")  # flags that several values may follow
 
 
@@ -77,6 +85,7 @@ class Source(NamedTuple):
     more: tuple[Path, ...] = ()  # further files of texts
     teacher: str | None = None  # the encoder whose vectors take the place of labels
     pooling: Any = "auto"  # as of TransformerEncoder
+    class_names: dict[str, str] | None = None  # the checkpoint's, by the label in the table
     table: "tuple[list[Any], NDArray[Any] | None] | None" = None  # texts and labels, once read
 
     def is_matrix(self) -> bool:
@@ -162,6 +171,11 @@ def check_teacher(name: str, source: Source) -> None:
         raise WrongUsage(f"{given} for {', '.join(NEED_TEACHER)}, not for {name}")
 
 
+def read_class_names(text: str | None) -> dict[str, str] | None:
+    """Split the value of ``--class-names`` into names by label."""
+    return dict(each.partition("=")[::2] for each in text.split(",")) if text else None
+
+
 def columns(text: str | None) -> tuple[str, ...] | None:
     """Split the value of ``--text`` into column names."""
     return None if text is None else tuple(text.split(","))
@@ -190,6 +204,7 @@ class Console(NamedTuple):
     def show(self, text: str, figures: dict[str, Any]) -> None:
         """Print the result of the command, as text or as JSON, where NaN becomes null."""
         if self.as_json:
+            figures = figures | {"notes": self.noted(figures.get("notes", ()))}
             plain = json.loads(json.dumps(figures), parse_constant=lambda _: None)
             text = json.dumps(plain, indent=2)
         typer.echo(text)
@@ -199,12 +214,18 @@ class Console(NamedTuple):
         """Print each distinct warning of the block once, as a note, unless the command is quiet."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
+            token = _CAUGHT.set(caught)
             try:
                 yield
             finally:  # a note may be the cause of an error
-                shown = (" ".join(str(warning.message).split()) for warning in caught)
-                for message in dict.fromkeys(shown):
+                for message in self.noted():
                     self.say(f"Note: {message}")
+                _CAUGHT.reset(token)
+
+    def noted(self, others: Iterable[str] = ()) -> list[str]:
+        """Return other notes and those so far, which results in JSON and HTML show too."""
+        shown = (" ".join(str(warning.message).split()) for warning in _CAUGHT.get([]))
+        return list(dict.fromkeys([*others, *shown]))
 
 
 class SettingsCommand(TyperCommand):

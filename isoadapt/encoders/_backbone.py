@@ -105,6 +105,12 @@ class Backbone:
         form = {} if self.model.config.return_dict else {"return_dict": True}
         return {name: values for name, values in batch.items() if name in self.inputs} | form
 
+    @property
+    def end_token(self) -> int | None:
+        """The token whose last state is the vector in classifiers such as BART; None in others."""
+        config = self.model.config
+        return config.eos_token_id if self.head is not None and config.is_encoder_decoder else None
+
     @cached_property
     def limit(self) -> int | None:
         """Number of tokens that the model has learned positions for; None if it has no limit."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_scalar
 
 from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt._utils.messages import warn
+from isoadapt._utils.messages import reason, warn
 from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 
@@ -85,8 +85,6 @@ class EmbeddingCache:
 
     Raises
     ------
-    OSError
-        On first use, if the folder cannot be written to.
     ValueError
         On first use, if a parameter is out of range, or if the encoder's model is a live one.
 
@@ -94,7 +92,8 @@ class EmbeddingCache:
     -----
     UserWarning
         If vectors are damaged, which are encoded again, or if the file is, which is kept beside a
-        new one; or if the disk is full, and encoding continues without the cache.
+        new one; or if the folder cannot be used, as on a full disk or a read-only one, and encoding
+        continues without the cache.
 
     See Also
     --------
@@ -216,7 +215,10 @@ class EmbeddingCache:
 
     def _file(self) -> Path:
         """Return the path of the newest file; the older ones are damaged."""
-        folder = Path(self.folder).expanduser().absolute()
+        try:
+            folder = Path(self.folder).expanduser().absolute()
+        except RuntimeError as error:  # there is no home
+            raise OSError(reason(error)) from error
         files = folder.glob("vectors-[0-9][0-9][0-9].sqlite")
         return max(files, default=folder / "vectors-001.sqlite")
 
@@ -235,7 +237,6 @@ class Request:
         """Read the vectors that are stored, and encode the others."""
         cache, self._identity = self.cache, self.identify()
         check_scalar(cache.max_size, "max_size", Integral, min_val=2**20)
-        writable_folder(cache._file().parent)
         self._owner = f"{_PROCESS}-{threading.get_native_id()}"  # another one after a fork
         self._keys = np.array(row_keys(self._identity, self.texts), dtype=object)
         self._lengths = self.texts.lengths()
@@ -304,8 +305,8 @@ def _run_in(file: Path, operation: Callable[[sqlite3.Connection], Result]) -> Re
 
 def _open(file: Path) -> sqlite3.Connection:
     """Open the database in a file, which is created if it is missing."""
+    writable_folder(file.parent)
     if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_name("lock")):
             if not file.exists():
                 with atomic_path(file) as new, closing(sqlite3.connect(new)) as database:

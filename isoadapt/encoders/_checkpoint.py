@@ -7,12 +7,13 @@ import torch
 from numpy.typing import ArrayLike
 
 from isoadapt._utils.state import own_state
+from isoadapt.encoders._class_labels import checkpoint_head
 from isoadapt.encoders._pooling import HEAD_INPUT, PoolingSetting
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.heads import LinearHead
 
 
-@own_state()
+@own_state(models=True)
 def load_checkpoint(
     path: str | os.PathLike[str] | tuple[Any, Any],
     *,
@@ -44,7 +45,8 @@ def load_checkpoint(
     max_length, batch_tokens, device, dtype, revision, trust_remote_code, verbose : object
         Parameters of the encoder, see :class:`TransformerEncoder`.
     y : array-like of shape (n_samples,), default=None
-        Labels that the head will be used with, see Notes.
+        Labels that the head will be used with, which decide whether its classes are names or ids,
+        see :doc:`/guide/heads`.
 
     Returns
     -------
@@ -52,7 +54,7 @@ def load_checkpoint(
         Encoder that maps texts to embeddings of shape (n, d) or, with more poolings, wider ones.
     head : LinearHead
         Head in float64 for the first d = ``head.n_features_in_`` columns. Its classes are the names
-        in ``id2label``, or else the ids 0, 1, …, see Notes. A model with one output, or one that
+        in ``id2label``, or else the ids 0, 1, …. A model with one output, or one that
         was fine-tuned for regression, gives a regressor. A CrossEncoder of sentence-transformers
         whose one output w, b goes through a sigmoid gives a classifier of 0 and 1 with the rows
         -w/2 and w/2. A model with ``problem_type="multi_label_classification"`` gives a multi-label
@@ -64,16 +66,11 @@ def load_checkpoint(
         If the checkpoint is not found, is incomplete or damaged.
     ValueError
         If the checkpoint has no linear classifier head of its own, if the head does not reproduce
-        the model's logits, if `pooling` does not begin with the head's input, or if `y` holds
-        labels that do not belong to the classes, or that may belong to several.
+        the model's logits, if `pooling` does not begin with the head's input, or if `y` holds other
+        labels than the classes' names or ids, or such as may be both.
 
     Notes
     -----
-    Without `y`, the classes are the names in ``id2label``, or the ids if it holds only "LABEL_0"
-    and so on, or not one name for each class. With `y`, they are spelled as there: as names, in
-    any of the usual cases; as ids, also as strings, or as "LABEL_0" and so on; or as the number in
-    each name, such as 4 for "4 stars". Numbers that may be ids or of other names are refused.
-
     A head sorts its rows by label. If names are not sorted, the outputs of their head are the
     model's logits in the order of ``classes_``.
 
@@ -95,9 +92,7 @@ def load_checkpoint(
         trust_remote_code=trust_remote_code,
         verbose=verbose,
     )
-    head = encoder.head(y)
-    if head is not None and y is not None:
-        head._targets(y)  # raises for labels that it does not know
+    head = checkpoint_head(encoder, y)
     if head is None:
         raise ValueError(
             f"pooling={pooling!r} does not begin with the input of a classifier head of "

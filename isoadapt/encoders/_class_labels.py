@@ -1,46 +1,77 @@
 """The one rule by which labels are matched with the classes of a checkpoint."""
 
+import copy
 import re
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
+from isoadapt.heads import LinearHead
 
 _NUMBER = re.compile(r"(?<!\w)-?\d+")  # as in "4 stars", but not in "LABEL_4"
-_CASES = (str.lower, str.upper, str.title, str.capitalize)
+_TRUTH = {"true": "1", "false": "0"}  # names that booleans, which are numbers, may mean
 
 
 def class_labels(config: Any, n_classes: int, y: Iterable[Any] | None = None) -> list[Any]:
     """Return the label of each class in the order of the ids, spelled as in `y`.
 
-    Without `y`, they are the names in ``id2label``, or the ids if these are "LABEL_0" and so on, or
-    not one for each class. The labels `y` may be names, ids, "LABEL_<id>", ids as strings, the only
-    numbers in the names, names in another case, or booleans for the names true and false. If no
-    spelling has all of them, the one with the most of them is returned. If two have, and differ in
-    the classes, ValueError is raised.
+    They are the names in ``id2label``, without `y` the ids if these are only "LABEL_0" and so on,
+    or not one for each class. Otherwise, labels that are no names are ids, or the only numbers in
+    the names, both also as strings. If both have all of them, and differ in the classes, ValueError
+    is raised. If neither has, the names are returned.
     """
-    ids, plain = list(range(n_classes)), [f"LABEL_{i}" for i in range(n_classes)]
-    given = config.id2label or {}
-    names: list[Any] = [str(given[i]) for i in ids] if {*given} == {*ids} else ids
-    names = ids if names == plain or len({*names}) < n_classes else names
+    ids, given = list(range(n_classes)), config.id2label or {}
+    names = [str(given[i]) for i in ids] if {*given} == {*ids} else []
+    names = names if len({*names}) == n_classes else []
     if y is None:
+        return ids if names == [f"LABEL_{i}" for i in ids] else names or ids
+    if (labels := {*y}) <= {*names}:
         return names
-    found = [_NUMBER.findall(str(name)) for name in names]
+    found = [_NUMBER.findall(_TRUTH.get(name.lower(), name)) for name in names]
     numbers = [int(each[0]) for each in found if len(each) == 1]
-    ways = [names, plain, ids, [*map(str, ids)], numbers, [*map(str, numbers)]]
-    ways += [[case(str(name)) for name in names] for case in _CASES]
-    ways = [way for way in ways if len({*way}) == n_classes]
-    labels, lower = {*y}, [str(name).lower() for name in names]
-    if {*lower} == {"true", "false"} and all(isinstance(each, bool | np.bool_) for each in labels):
-        return [name == "true" for name in lower]
-    complete = [way for way in ways if labels <= {*way}]
-    if not complete:
-        return min(ways, key=lambda way: len(labels - {*way}))
-    exact = complete[0] is names and isinstance(names[0], str)
-    if not exact and len({tuple(map(way.index, labels)) for way in complete}) > 1:
+    ways: list[list[Any]] = [ids, [*map(str, ids)], numbers, [*map(str, numbers)]]
+    fitting = [way for way in ways if len({*way}) == n_classes and labels <= {*way}]
+    if len({tuple(map(way.index, labels)) for way in fitting}) > 1:
         raise ValueError(
             f"y holds {sorted(labels)}, which may be ids, 0 to {n_classes - 1}, or the numbers in "
-            f"the names {names} of the checkpoint's classes: pass these names, or the ids as "
-            "'LABEL_0' and so on"
+            f"the names {names} of the checkpoint's classes: pass these names, or map your labels "
+            "to them, AdaptedEncoder(…, class_names={…}) or --class-names"
         )
-    return complete[0]
+    return fitting[0] if fitting else names or ids
+
+
+def checkpoint_head(encoder: Any, y: Any, class_names: Any = None) -> LinearHead | None:
+    """Return the head of an encoder for labels `y`, or for the keys of `class_names`.
+
+    ValueError, with the ways out, is raised for labels that are not of its classes.
+    """
+    head = encoder.head(y if class_names is None else [*class_names.values()])
+    if class_names is not None:
+        own = {name: label for label, name in class_names.items()}
+        known = [] if head is None or head.classes_ is None else head.classes_.tolist()
+        if len(own) < len(class_names) or own.keys() != {*known}:
+            raise ValueError(
+                f"class_names={class_names!r} must map your labels, one to one, to all classes of "
+                f"the checkpoint's head, which are {known}"
+            )
+        head = head._renamed(own)
+    if head is None or y is None or not (unknown := head._unknown_labels(y)):
+        return head
+    ids = way_out = ""
+    if head.classes_ is not None and not head.multi_label_:
+        ids = "" if class_names else f" or, by their ids, 0 to {len(head.classes_) - 1}"
+        flags = ",".join(f"{each}=…" for each in unknown[:2])
+        way_out = "If yours mean the same classes, map them to these names: AdaptedEncoder(…, "
+        way_out += f"class_names={{{unknown[0]!r}: …}}) or --class-names {flags}. "
+    raise ValueError(
+        f"y holds {unknown[:5]}, but the checkpoint predicts {head._known()}{ids}. {way_out}For "
+        "another task, fit a new head with head='logistic' or --head logistic"
+    )
+
+
+def with_checkpoint_names(adapter: Any, class_names: Any) -> Any:
+    """Return a fitted adapter whose heads predict what `class_names` maps their labels to."""
+    named = copy.copy(adapter)
+    for key in ("head", "head_") if class_names else ():
+        if isinstance(head := getattr(adapter, key), LinearHead):
+            setattr(named, key, head._renamed(class_names))
+    return named

@@ -37,10 +37,7 @@ def read_head(backbone: Backbone, y: ArrayLike | None = None) -> LinearHead:
         return LinearHead(coef, intercept)
     if one:
         coef, intercept = (np.concatenate([-row, row]) / 2 for row in (coef, intercept))
-    try:
-        labels = None if y is None else np.ravel(as_values(y)).tolist()
-    except (TypeError, ValueError):  # y does not hold labels, and an adapter may ignore it
-        labels = None
+    labels = None if y is None else np.ravel(as_values(y)).tolist()
     return LinearHead(coef, intercept, class_labels(config, len(coef), labels))
 
 

@@ -42,7 +42,7 @@ def checkpoint_folder(
 @cache
 def download(name: str, revision: str | None, code: bool) -> Path:
     """Download a checkpoint, once for each process, without other formats of weights."""
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, constants, snapshot_download
     from tqdm import tqdm
 
     class Hidden(tqdm):
@@ -53,13 +53,20 @@ def download(name: str, revision: str | None, code: bool) -> Path:
 
     options: dict[str, Any] = {"ignore_patterns": ["onnx/*", "openvino/*"], "tqdm_class": Hidden}
     options["allow_patterns"] = [f"*{suffix}" for suffix in _FILES if code or suffix != ".py"]
+    late = None
+    try:  # because the first request of snapshot_download has no time limit
+        HfApi().repo_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # of which snapshot_download tells, unless it came too late
+        late = error if "Timeout" in type(error).__name__ else None
+    options["local_files_only"] = late is not None
     try:
         return Path(snapshot_download(name, revision=revision, **options))
     except (OSError, ValueError) as error:
+        cause = late or error
         raise OSError(
             f"model={name!r} is not a folder, and downloading it from the Hugging Face Hub failed "
-            f"({type(error).__name__}: {reason(error)})"
-        ) from error
+            f"({type(cause).__name__}: {reason(cause)})"
+        ) from cause
 
 
 def read_json(path: Path) -> Any:
@@ -238,9 +245,12 @@ def check_files(folder: Path, tokenizer_dir: Path) -> None:
         )
     else:
         return
+    named = sorted(folder.glob(f"*/{PEFT_CONFIG}"))
+    way_out = "made by save_pretrained of both the model and its tokenizer"
+    if named and missing == "config.json":
+        way_out = f"of the PEFT adapters in it, such as {str(named[0].parent)!r}"
     raise FileNotFoundError(
-        f"model={str(folder)!r} is a folder without {missing}; pass one made by save_pretrained "
-        "of both the model and its tokenizer"
+        f"model={str(folder)!r} is a folder without {missing}; pass one {way_out}"
     )
 
 

@@ -118,7 +118,7 @@ class LayerReport(Sequence[LayerFigures]):
     __repr__ = __str__
 
 
-@own_state()
+@own_state(models=True)
 def layer_report(
     model: Any,
     texts: Any,

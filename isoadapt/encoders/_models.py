@@ -15,7 +15,15 @@ import torch
 
 from isoadapt._utils.devices import SharedSetting, resolve_device
 from isoadapt._utils.imports import import_optional
-from isoadapt.encoders._backbone import Backbone, find_last_linear, live_backbone, unwrapped
+from isoadapt.encoders._backbone import (
+    Backbone,
+    eval_copy,
+    find_last_linear,
+    is_classifier,
+    live_backbone,
+    unwrapped,
+)
+from isoadapt.encoders._batching import PAIR, explained_failure
 from isoadapt.encoders._folder import (
     PEFT_CONFIG,
     PEFT_PREFIX,
@@ -41,7 +49,9 @@ from isoadapt.encoders._loading import (
     use_options,
 )
 from isoadapt.encoders._sentence import live_kind
+from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._threads import settle_threads
+from isoadapt.encoders._tokenization import model_inputs
 
 DTYPES = {
     "auto": torch.float32,
@@ -52,6 +62,8 @@ DTYPES = {
 _LOCK = threading.RLock()  # of the stores
 _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()
+# Initialisations of LoRA that change the base model by chance or by data, which a load cannot.
+_CHANGES_BASE = ("pissa_niter", "corda", "lora_ga")
 
 
 def stored(load: Callable[..., Any], folder: Path, *settings: Any) -> Any:
@@ -117,7 +129,7 @@ def load_backbone(
         load = getattr(transformers, kind).from_pretrained
         model, report = read("weights", partial(load, weights, **options))
         check_weights(folder, model, report, adapter, head)
-        model = model if base is None else _merged(model, folder, adapter)
+        model = model if base is None else _merged(model, tokenizer, folder, adapter)
     model = in_memory(model.to(device).eval())
     backbone = Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
     return check_use(backbone)
@@ -138,13 +150,21 @@ def _check_adapter(folder: Path) -> None:
             "run code and are not read)"
         )
     peft = import_optional("peft", feature=f"model={str(folder)!r}, a PEFT adapter,", extra="peft")
-    kind = read_object(folder / PEFT_CONFIG).get("peft_type")
+    config = read_object(folder / PEFT_CONFIG)
+    kind, init = config.get("peft_type"), str(config.get("init_lora_weights"))
     tuner = peft.PEFT_TYPE_TO_TUNER_MAPPING.get(kind)
     if kind in peft.PEFT_TYPE_TO_CONFIG_MAPPING and not hasattr(tuner, "merge_and_unload"):
         raise ValueError(
             f"model={str(folder)!r} is a {kind} adapter, which learns prompts and changes no "
             "weights, so that it cannot be merged: pass an adapter of weights, such as LoRA, or a "
             "checkpoint that was fine-tuned as a whole"
+        )
+    if init.startswith(_CHANGES_BASE):
+        raise ValueError(
+            f"model={str(folder)!r} is a LoRA adapter with init_lora_weights={init!r}, which "
+            "changed its base model in a way that no load repeats: save merge_and_unload() of the "
+            "trained model or, without a classifier, convert the adapter by peft's "
+            "save_pretrained(..., path_initial_model_for_weight_conversion=...)"
         )
 
 
@@ -159,10 +179,11 @@ def _labels_of_adapter(config: Any, adapter: Shapes, code: bool) -> int:
     return adapter.get(f"{name}.weight", (config.num_labels,))[0]
 
 
-def _merged(model: Any, folder: Path, adapter: Shapes) -> Any:
+def _merged(model: Any, tokenizer: Any, folder: Path, adapter: Shapes) -> Any:
     """Merge an adapter into its base model, which is changed, and keep class and data type.
 
-    PEFT skips weights that do not fit, or leaves them random, with only a warning.
+    PEFT skips weights that do not fit, or leaves them random, with only a warning. It merges the
+    adapter of one module into a weight that others share.
     """
     import peft
 
@@ -181,15 +202,41 @@ def _merged(model: Any, folder: Path, adapter: Shapes) -> Any:
                 raise ValueError(
                     f"its weights do not fit: {', '.join(others)} occur in one of the two only"
                 )
+            expected = _outputs(model, tokenizer, config)  # PEFT put the adapter into the model
             plain = wrapped.merge_and_unload(safe_merge=True)
+            changed = (_outputs(plain, tokenizer, config) - expected).norm() / expected.norm()
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"model={str(folder)!r}: the PEFT adapter cannot be merged into its base model "
             f"({str(error).strip() or type(error).__name__}); was it trained on this base model?"
         ) from error
+    if changed > torch.finfo(dtype).eps ** 0.5:
+        raise ValueError(
+            f"model={str(folder)!r} is a PEFT adapter that cannot be merged into its base model: "
+            f"this changes the outputs by {changed:.2g} of their size, because it adapts a weight "
+            "that several modules share (layer_replication, or embeddings of encoder and decoder); "
+            "train it without layer_replication and on other modules than these embeddings"
+        )
     for weights in plain.parameters():
         weights.data = weights.data.to(dtype)
     return plain
+
+
+@torch.no_grad()
+def _outputs(model: Any, tokenizer: Any, config: Any) -> torch.Tensor:
+    """Compute logits or hidden states of texts, one of tokens that an adapter trained alone."""
+    settings = config.to_dict()
+    ids: Any = settings.get("trainable_token_indices") or settings.get("token_indices") or []
+    ids = [*chain(*ids.values())] if isinstance(ids, dict) else ids
+    texts = Texts([*PAIR.first, tokenizer.decode(ids)])
+    backbone = Backbone(eval_copy(model), tokenizer, None)
+    network = backbone.model if is_classifier(model) else backbone.base
+    tokens, found = model_inputs(backbone, texts, backbone.default_length), []
+    for row in range(len(texts)):
+        batch = tokens.batch(row, row + 1)
+        with explained_failure(backbone, batch):
+            found.append(network(**backbone.accepted(batch))[0].double().flatten())
+    return torch.cat(found)
 
 
 @contextmanager

@@ -52,6 +52,9 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are t
 }
 
 
+_EMPTY = "{% set text = messages | map(attribute='content') | join %}{{ text if text"
+
+
 class _Part(NamedTuple):
     """A module: its kind, its settings with the place that they come from, and its weights."""
 
@@ -102,6 +105,17 @@ def _parts(modules: list[tuple[str, Path]]) -> list[_Part]:
     return parts
 
 
+def settings_for_empty_texts(token: str, blank: bool = False) -> dict[str, Any]:
+    """Return settings by which the library reads a token for an empty, or any `blank`, text."""
+    how = {"method": "forward", "method_output_name": "last_hidden_state"}
+    template = f"{_EMPTY}{' | trim' if blank else ''} else {token!r} }}}}"
+    return {
+        "modality_config": {"text": how, "message": how | {"format": "flat"}},
+        "module_output_name": "token_embeddings",
+        "processing_kwargs": {"chat_template": {"chat_template": template}},
+    }
+
+
 def live_pooling(model: Any) -> Pooling:
     """Return the pooling of a SentenceTransformer object."""
     kinds = [live_kind(each) for each in model]
@@ -137,7 +151,10 @@ def _has_decoder(config: dict[str, Any]) -> bool:
 
 def _pooling(model: dict[str, Any], parts: list[_Part]) -> Pooling | None:
     """Return the pooling that the settings of a model describe, or None if one is not known."""
-    settings = [model, *(part.settings for part in parts)]
+    first = parts[0].settings
+    if _EMPTY in str(first.get("processing_kwargs")):  # an encoder reads such texts alike
+        first = {name: first[name] for name in first if name not in settings_for_empty_texts("")}
+    settings = [model, first, *(part.settings for part in parts[1:])]
     if not all(_is_known(name, value) for each in settings for name, value in each.items()):
         return None
     prompt = model.get("default_prompt_name")

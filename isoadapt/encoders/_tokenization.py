@@ -26,10 +26,11 @@ Columns = dict[str, list[list[int]]]  # token ids and other inputs of each row, 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokenised inputs as n rows, longest first, concatenated without padding."""
+    """Tokenised inputs as n rows, longest first in each group, concatenated without padding."""
 
     order: NDArray[np.int64]  # (n,): number of the input of each row
-    lengths: NDArray[np.int64]  # (n,): tokens of each row, in falling order
+    lengths: NDArray[np.int64]  # (n,): tokens of each row, falling in each group
+    groups: NDArray[np.int64]  # (n,): number of end tokens, which must be equal in a batch
     flat: Mapping[str, NDArray[np.int64]]  # for each model input, the values of all rows
     padding: Mapping[str, int]  # for each model input, the value that fills short rows
     left: bool  # whether padding is on the left
@@ -51,11 +52,11 @@ class Tokens:
 
     def stop(self, start: int, budget: int, equal_lengths: bool) -> int:
         """Return the end of the batch from `start`: `budget` padded tokens at most, or one row."""
-        stop = min(start + max(1, budget // int(self.lengths[start])), len(self.lengths))
+        rows = slice(start, start + max(1, budget // int(self.lengths[start])))
+        alike = self.groups[rows] == self.groups[start]
         if equal_lengths:
-            same = np.searchsorted(-self.lengths, -self.lengths[start], side="right")
-            stop = min(stop, int(same))
-        return stop
+            alike &= self.lengths[rows] == self.lengths[start]
+        return start + int(alike.sum())
 
 
 def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> Tokens:
@@ -66,7 +67,7 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
     model, whatever the tokenizer's side.
     """
     tokenizer = backbone.tokenizer
-    filler = {"input_ids": next(iter(tokenizer.all_special_ids), 0), "token_type_ids": 0}
+    filler = {"input_ids": _filler(tokenizer), "token_type_ids": 0}
     columns: Columns = {name: [] for name in filler if name in backbone.inputs}
     types = "token_type_ids" in columns
     for part in encoded_parts(
@@ -75,7 +76,10 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
         for name, rows in columns.items():
             rows += (row or [filler[name]] for row in part[name])
     counts = np.array([len(row) for row in columns["input_ids"]])
-    order = np.argsort(-counts, kind="stable")
+    ends = np.zeros_like(counts)
+    if backbone.end_token is not None:
+        ends = np.array([row.count(backbone.end_token) for row in columns["input_ids"]])
+    order = np.lexsort((-counts, ends))
     flat = {
         name: np.fromiter(chain.from_iterable(rows[i] for i in order), np.int64)
         for name, rows in columns.items()
@@ -84,7 +88,18 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
     padding = {"input_ids": next(i for i in fillers if i is not None)}
     padding["token_type_ids"] = tokenizer.pad_token_type_id
     left = tokenizer.padding_side == "left" and backbone.limit is None
-    return Tokens(order, counts[order], flat, padding, left)
+    return Tokens(order, counts[order], ends[order], flat, padding, left)
+
+
+def _filler(tokenizer: Any) -> int:
+    """Return the token that a text without tokens becomes."""
+    return next(iter(tokenizer.all_special_ids), 0)
+
+
+def stand_in(tokenizer: Any, text: str = "") -> str:
+    """Return the text of the token that a text without tokens becomes, or "" if it has tokens."""
+    with _LOCK:
+        return "" if tokenizer(text)["input_ids"] else tokenizer.decode([_filler(tokenizer)])
 
 
 def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[Tokens, None, None]:

@@ -195,7 +195,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             self._noted = (self.model, str(Path(self.model).expanduser().absolute()))
         return self
 
-    @own_state()
+    @own_state(models=True)
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Embed texts.
 
@@ -234,7 +234,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
                 vectors = Request(cache, texts, self.identity, opened, bar.update).vectors()
         return vectors[inverse]
 
-    @own_state()
+    @own_state(models=True)
     def open(self) -> Opened:
         """Check the parameters, and load the model if it is not loaded yet.
 

@@ -57,7 +57,7 @@ from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns
     },
     prefer_skip_nested_validation=True,
 )
-@own_state()
+@own_state(models=True)
 def finetune_text_classifier(
     model: str | os.PathLike[str],
     texts: Any,
@@ -104,12 +104,11 @@ def finetune_text_classifier(
         2-tuples, an array of shape (n, 2), a two-column DataFrame or a torch Dataset of 2-tuples.
     labels : array-like of shape (n,) or (n, k)
         Integers or strings train a classifier. Strings, and integers other than 0..C-1, are saved
-        as the names of its classes. If they are the names of `model`, in any spelling that
-        :func:`~isoadapt.load_checkpoint` understands, these keep their ids. Floats train a
-        regression with one output and the squared error, unless they are two whole numbers, which
-        are taken as classes with a warning. Several columns of 0 and 1 train a multi-label
-        classifier, a sigmoid for each, with the binary cross-entropy, and its labels are named like
-        the columns of a table. Tensors and torch Datasets are accepted too.
+        as the names of its classes. If they are the names or ids of the classes of `model`, these
+        keep their outputs. Floats train a regression with one output and the squared error, unless
+        they are two whole numbers, which are taken as classes with a warning. Several columns of 0
+        and 1 train a multi-label classifier, a sigmoid for each, with the binary cross-entropy, and
+        its labels are named like the columns of a table. Tensors and torch Datasets are accepted.
     output_folder : str or path-like
         The folder to write. It appears only when the checkpoint is complete. After an error or an
         interrupt nothing is left, and parent folders that were created for it are removed.

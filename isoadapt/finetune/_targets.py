@@ -32,7 +32,7 @@ class Targets:
     def configure(self, config: Any) -> None:
         """Replace the description of the labels in the configuration of a model.
 
-        If the names are all those of its classes, in any spelling, these keep their ids.
+        If the names are all those of its classes, or their ids, these keep their outputs.
         """
         names = list(self.classes or ("LABEL_0",))
         known = class_labels(config, len(names), names)

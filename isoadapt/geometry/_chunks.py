@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array
 from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.copies import are_copies, copy_hashes, first_of_equal
 from isoadapt._utils.imports import import_optional
+from isoadapt._utils.messages import warn
 from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**20  # entries that are read at a time
@@ -99,6 +100,11 @@ def gather(
                 rows = rows if new.all() else rows[new]
             moments.update(rows)
         if not are_copies(moments.count, moments.count + repeated.count):
+            if moments.count < 3 * len(moments):
+                warn(
+                    f"X has {moments.count:g} different rows for {len(moments)} features: equal "
+                    "ones count as draws by chance; if they are copies, leave them out"
+                )
             moments.merge(repeated)
     if not moments.count:
         raise ValueError(
@@ -157,7 +163,7 @@ class RowReader:
             if is_memmap(self.X):
                 rows = np.array(rows)
                 unmap_pages(self.X)
-            yield name, np.asarray(rows)
+            yield name, rows.compute() if is_dask(rows) else rows  # which may be masked
 
 
 def unmap_pages(X: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from isoadapt._utils.containers import as_array
 from isoadapt._utils.devices import one_blas_thread
 from isoadapt._utils.threads import Worker
 
@@ -91,12 +92,12 @@ class Moments:
             one finite weight of zero or more for each row.
         """
         if not isinstance(X, Tensor):
-            X = np.asarray(X)
+            X = np.asarray(as_array(X))
         if X.ndim != 2 or (self.count and X.shape[1] != len(self.mean)):
             wanted = len(self.mean) if self.count else "n_features"
             raise ValueError(f"X has shape {tuple(X.shape)}; (n_samples, {wanted}) is needed")
         if weights is not None:
-            weights = torch.as_tensor(weights, dtype=torch.float64)
+            weights = torch.as_tensor(as_array(weights), dtype=torch.float64)
             allowed = torch.isfinite(weights) & (weights >= 0)
             if weights.shape != X.shape[:1] or not bool(allowed.all()):
                 raise ValueError(

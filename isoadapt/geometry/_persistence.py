@@ -16,6 +16,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from isoadapt._utils.containers import as_array
+
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.intp]
 
@@ -291,10 +293,10 @@ def _prim(row: Callable[[int], Floats], n: int) -> Indices:
 
 def _as_tensor(values: ArrayLike | Tensor) -> Tensor:
     """Convert half precision to float32 and integers to float64."""
-    tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, order="C"))
-    if tensor.dtype in (torch.float32, torch.float64):
-        return tensor
-    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.float64)
+    if not isinstance(values, Tensor):
+        values = torch.from_numpy(np.array(as_array(values), order="C"))
+    wider = torch.float32 if values.is_floating_point() else torch.float64
+    return values if values.dtype in (torch.float32, torch.float64) else values.to(wider)
 
 
 def _check_bars(bars: ArrayLike | Tensor) -> Tensor:

@@ -147,6 +147,7 @@ def participation_ratio(numerator: Tensor, denominator: Tensor, trace: Tensor, d
     # Where it is clamped or NaN, all gradients are zero.
     noise = _NOISE * torch.finfo(trace.dtype).eps * trace.square()
     inside = (numerator > noise) & (denominator < numerator) & (numerator <= denominator * d)
-    bound = torch.where((numerator > noise) & (numerator > denominator), float(d), 1.0)
+    bound = torch.full_like(numerator, d)
+    bound = bound.where((numerator > noise) & (numerator > denominator), 1.0)
     bound = bound.where((trace > 0) & (numerator - denominator).isfinite(), torch.nan)
     return (numerator / denominator.where(inside, 1.0)).where(inside, bound)

@@ -74,7 +74,10 @@ def sentence_card(
     if "logits" in check.differences:
         effect = "includes the adapter and its head, and its predictions may differ from those of"
         effect = "is unchanged, and predicts as that of" if kept else effect
-        classification = _filled("classification.md", effect=effect, name=shown)
+        empty = f"Write `{reference.stand_in}` for an empty text, which has no tokens."
+        classification = _filled(
+            "classification.md", effect=effect, name=shown, empty=empty * bool(reference.stand_in)
+        )
     return _filled(
         "sentence.md",
         more_tags="- text-classification\n" if classification else "",
@@ -129,9 +132,9 @@ def _exported(
 
 
 def _filled(card: str, **values: Any) -> str:
-    """Fill a template; parts that are empty leave no gap."""
+    """Fill a template; parts that are empty leave no gap, and names of files may be no UTF-8."""
     text = Template((_TEMPLATES / card).read_text("utf-8")).substitute(values)
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text).encode("utf-8", "replace").decode()
 
 
 def _names(parts: Parts) -> str:

@@ -39,7 +39,7 @@ class AdapterFolderError(ValueError):
     """Raised if an adapter folder is damaged or incomplete, or holds what is no adapter."""
 
 
-@own_state()
+@own_state(models=True)
 def save_adapter(
     adapter: Any,
     folder: str | os.PathLike[str],

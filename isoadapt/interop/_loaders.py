@@ -120,7 +120,7 @@ def _logits(path: Path, reference: Reference, code: bool) -> tuple[Outputs, int 
         model = AutoModelForSequenceClassification.from_pretrained(path.parent, **options).eval()
     names = inspect.signature(model.forward).parameters  # some tokenizers give more
     logits = []
-    for part in reference.batches():
+    for part in reference.batches(reference.stand_in):
         tokens = tokenizer(part, padding=reference.padded, truncation=True, return_tensors="pt")
         taken = {name: values for name, values in tokens.items() if name in names}
         logits.append(model(**taken).logits.float().numpy())
@@ -136,7 +136,7 @@ def _graph_outputs(file: Path, reference: Reference, code: bool) -> tuple[Output
     tokenizer = Tokenizer.from_file(str(file.parent / "tokenizer.json"))
     names = {"vectors": VECTORS} | ({} if reference.logits is None else {"logits": LOGITS})
     found = []
-    for part in reference.batches():
+    for part in reference.batches(reference.stand_in):
         encoded = tokenizer.encode_batch(part)
         given = {
             each.name: np.array([getattr(row, FIELDS[each.name]) for row in encoded], np.int64)

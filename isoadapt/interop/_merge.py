@@ -35,7 +35,7 @@ _SENTENCE = re.compile(
 _SAME = 1e-7  # relative difference of logits up to which they are the same
 
 
-@own_state()
+@own_state(models=True)
 def merge_into_checkpoint(
     adapter: Any,
     model_folder: str | os.PathLike[str],
@@ -106,7 +106,8 @@ def merge_into_checkpoint(
     Notes
     -----
     The head of a decoder such as GPT-2 has no bias. Only adapters that do not need a bias can be
-    merged into it, such as :class:`~isoadapt.IsoBN` without a head of its own.
+    merged into it, such as :class:`~isoadapt.IsoBN` without a head of its own. If its tokenizer has
+    no token for an empty text, write the special one that `stand_in` in ``reference.json`` names.
 
     The copy computes WAh in single precision, whereas adapters use double precision. If an
     adapter amplifies directions of low variance, as whitening without shrinkage does, the terms
@@ -155,6 +156,7 @@ def merge_into_checkpoint(
         reference.adapted(map_).limit,
         {"max_length": length},
         [CLASSIFIER],
+        stand_in=reference.stand_in,
     )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
@@ -212,20 +214,14 @@ def check_source(parts: Parts, encoder: TransformerEncoder) -> None:
 
 def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
     """Return a head without classes whose outputs are in the order of the checkpoint's labels."""
-    kinds = {(each.classes_ is None, each.multi_label_) for each in (head, own)}
-    if len(kinds) == 2 or (head.classes_ is None and len(head.coef_) != len(own.coef_)):
-        raise ValueError(
-            f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be classifiers, "
-            "multi-label classifiers, or regressors with the same number of outputs. Fit the "
-            "adapter with the checkpoint's own head or without a head"
-        )
-    if head.classes_ is None:
+    kinds = {(each.classes_ is None, each.multi_label_, len(each.coef_)) for each in (head, own)}
+    if head.classes_ is None and len(kinds) == 1:
         return head
     given, kept = (_by_id(each, config) for each in (head, own))
-    if given is None or kept is None or len(head.coef_) != len(own.coef_):
+    if len(kinds) == 2 or given is None or kept is None:
         raise ValueError(
-            f"the adapter's head has the classes {head._known()}, the checkpoint {own._known()}: "
-            "fit the adapter on the checkpoint's labels"
+            f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must predict the same "
+            "classes, or as many values. Fit the adapter with the checkpoint's head or without one"
         )
     same = given.coef_.shape == kept.coef_.shape
     if not same or not np.allclose(given.coef_, kept.coef_, rtol=1e-3, atol=1e-6):
@@ -242,9 +238,9 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
 
 def _by_id(head: LinearHead, config: Any) -> LinearHead | None:
     """Return a classifier's outputs in the order of the checkpoint's ids, if it has its labels."""
-    classes = cast(Any, head.classes_).tolist()
+    classes = [] if head.classes_ is None else head.classes_.tolist()
     labels = class_labels(config, len(classes), classes)
-    if {*labels} != {*classes}:
+    if not classes or {*labels} != {*classes}:
         return None
     order = [classes.index(label) for label in labels]
     return LinearHead(head.coef_[order], head.intercept_[order])

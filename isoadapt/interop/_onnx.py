@@ -31,7 +31,7 @@ _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _GRAPH = "an ONNX model"  # kind of the folder's content
 
 
-@own_state()
+@own_state(models=True)
 def export_onnx(
     model: Any, file: str | os.PathLike[str], *, normalize: bool = False, overwrite: bool = False
 ) -> Path:
@@ -134,8 +134,10 @@ def export_onnx(
         _write_tokenizer(written, opened, pads)
         check = check_written(written, reference)
         facts = [f"Batches: {'padded' if pads else 'of equal lengths, as padding changes vectors'}"]
-        if not backbone.tokenizer("")["input_ids"]:
-            facts.append("Empty texts: leave them out, since they have no tokens here")
+        if source.stand_in:
+            facts.append(f"Empty texts, which have no tokens: write `{source.stand_in}` instead")
+        if backbone.end_token is not None:
+            facts.append("Texts of a batch: with the same number of end tokens, for most just one")
         if logits:
             facts.append("Labels: by id2label and problem_type in config.json")
         shown = ", ".join(names) + (", the former of length 1" if normalize else "")

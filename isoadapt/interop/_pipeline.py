@@ -10,6 +10,7 @@ from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import compose
 from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.heads import LinearHead
 from isoadapt.interop._reference import SERVE, Reference
 
@@ -79,8 +80,9 @@ def take_apart(model: Any) -> Parts:
         if not isinstance(step, BaseAdapter):
             raise TypeError(
                 f"adapter: {step!r} is not an adapter of isoadapt; pass an adapter, a Pipeline of "
-                "adapters, an AdaptedEncoder or the best_estimator_ of a search, and use "
-                "joblib.dump for other estimators"
+                "adapters, an AdaptedEncoder (with another encoder than TransformerEncoder, its "
+                "pipeline_[1:]) or the best_estimator_ of a search, and use joblib.dump for other "
+                "estimators"
             )
         check_is_fitted(step)
     if not steps:
@@ -94,7 +96,8 @@ def _named_steps(model: Any) -> list[tuple[str, Any]]:
     """List the steps, also those of nested pipelines, without passthrough steps."""
     if isinstance(model, AdaptedEncoder):
         check_is_fitted(model)
-        model = model.pipeline_
+        named = with_checkpoint_names(model.pipeline_["adapter"], model.class_names)
+        model = Pipeline([*model.pipeline_.steps[:-1], ("adapter", named)])
     if not isinstance(model, Pipeline):
         return [("adapter", model)]
     found = []

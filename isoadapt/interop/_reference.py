@@ -15,6 +15,7 @@ from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._pooling import EXPORTED, OF_STATES, Pooling, several_layers
+from isoadapt.encoders._tokenization import stand_in
 
 SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 REFERENCE = "reference.json"
@@ -70,6 +71,7 @@ class Reference(NamedTuple):
     settings: dict[str, Any]  # on which outputs or their meaning depend, for JSON
     loaders: Sequence[str] = ()  # names of libraries' loaders, or of a graph
     padded: bool = False  # whether texts of several lengths may be in one batch
+    stand_in: str = ""  # what plain tokenizers need in place of an empty text
 
     @property
     def version(self) -> str | None:
@@ -88,9 +90,13 @@ class Reference(NamedTuple):
         limit, length = rounding_limit(map_, self.vectors), self.settings["max_length"]
         return self._replace(vectors=vectors, limit=limit, settings={"max_length": length})
 
-    def batches(self) -> list[list[str]]:
-        """Return batches with each text alone, and one with all but the last, the longest."""
-        return [*([text] for text in self.texts), *[self.texts[:-1]] * self.padded]
+    def batches(self, empty: str = "") -> list[list[str]]:
+        """Return batches with each text alone, and one with all but the last, the longest.
+
+        `empty` takes the place of an empty text.
+        """
+        texts = [text or empty for text in self.texts]
+        return [*([text] for text in texts), *[texts[:-1]] * self.padded]
 
     def compare(self, outputs: Outputs, settings: Mapping[str, Any]) -> Check:
         """Return how the outputs of a model for the batches differ, and settings if they do."""
@@ -117,9 +123,10 @@ def encoder_reference(encoder: TransformerEncoder) -> Reference:
     """Return what an encoder gives in full precision, or a live model in its own."""
     encoder = precise(encoder)
     opened, settings = encoder.open(), encoder_settings(encoder)
-    texts = probe_texts(opened.backbone.tokenizer, opened.length())
+    tokenizer, limit = opened.backbone.tokenizer, _LIMITS[settings["dtype"]]
+    texts, empty = probe_texts(tokenizer, opened.length()), stand_in(tokenizer)
     vectors = encoder.transform(texts).astype(np.float64)
-    return Reference(texts, vectors, None, _LIMITS[settings["dtype"]], settings, [ENCODER])
+    return Reference(texts, vectors, None, limit, settings, [ENCODER], stand_in=empty)
 
 
 def encoder_settings(encoder: TransformerEncoder) -> dict[str, Any]:
@@ -173,13 +180,13 @@ def check_vectors(reference: Reference, name: str, encoder: TransformerEncoder) 
 
 
 def probe_texts(tokenizer: Any, max_length: int | None) -> list[str]:
-    """Return texts of several lengths, most of random tokens, one longer than `max_length`."""
+    """Return an empty text, and texts of random tokens, the last longer than `max_length`."""
     tokenizer = copy.deepcopy(tokenizer)  # it stores the truncation of its last call
     special = {*tokenizer.all_special_ids}
     ids = [number for number in range(len(tokenizer)) if number not in special]
     longest = min(_LONGEST, _UNLIMITED if max_length is None else max_length + _BEYOND)
     rng = np.random.default_rng(0)
-    found = [_SENTENCE]
+    found = ["", _SENTENCE]
     for size in (*_SIZES, longest):
         text = tokenizer.decode(rng.choice(ids, size).tolist()).strip()
         if tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]:

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from isoadapt.encoders._pooling import Columns, Normalize, Pooling, width_after
-from isoadapt.encoders._sentence import MODE_OF_KEY, MODEL_FILE
+from isoadapt.encoders._sentence import MODE_OF_KEY, MODEL_FILE, settings_for_empty_texts
+from isoadapt.encoders._tokenization import stand_in
 
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
 _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set
@@ -91,9 +92,11 @@ def write_modules(folder: Path, modules: Sequence[Module]) -> None:
     write_json(folder / "modules.json", listed)
 
 
-def write_settings(folder: Path, max_length: int | None, own: Any) -> None:
-    """Write the length of texts, and the prompts and the similarity in `own`."""
-    settings = {} if max_length is None else {"max_seq_length": max_length}
+def write_settings(folder: Path, max_length: int | None, own: Any, tokenizer: Any) -> None:
+    """Write the length of texts, what empty ones become, and prompts and similarity in `own`."""
+    settings: dict[str, Any] = {} if max_length is None else {"max_seq_length": max_length}
+    if token := stand_in(tokenizer):
+        settings |= settings_for_empty_texts(token, blank=bool(stand_in(tokenizer, " ")))
     write_json(folder / "sentence_bert_config.json", settings)
     kept = {
         "prompts": own.get("prompts") or {},

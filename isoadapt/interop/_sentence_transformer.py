@@ -47,7 +47,7 @@ from isoadapt.interop._sentence_files import (
 )
 
 
-@own_state()
+@own_state(models=True)
 def to_sentence_transformer(
     adapter: Any,
     model_folder: str | os.PathLike[str],
@@ -141,7 +141,11 @@ def to_sentence_transformer(
 
     The maximum length of the encoder becomes that of the SentenceTransformer and of the tokenizer,
     so that a pipeline with ``truncation=True`` reads the same tokens. A decoder whose tokenizer has
-    no padding token gets one, because batches need it. Such a decoder cannot embed an empty text.
+    no padding token gets one, because batches need it.
+
+    Tokenizers such as GPT-2's have no token for an empty text, in whose place the encoder reads a
+    special one. So does the SentenceTransformer, which then needs sentence-transformers 5.4 or
+    later. For the classifier, write the text of this token, which the card names.
 
     Examples
     --------
@@ -173,7 +177,8 @@ def to_sentence_transformer(
     reference = reference._replace(logits=logits, loaders=loaders, padded=True)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         _write_transformer(written, network, model)
-        write_settings(written, model.length(), read_object(source / MODEL_FILE))
+        own, tokenizer = read_object(source / MODEL_FILE), model.backbone.tokenizer
+        write_settings(written, model.length(), own, tokenizer)
         write_modules(written, modules)
         code = copy_code(source, written, parts.trust_remote_code)
         check = check_written(written, reference, code)

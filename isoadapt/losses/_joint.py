@@ -75,7 +75,7 @@ class JointLoss(nn.Module):
         rates = torch.ones_like(rates) if balance == "cumulative" else rates
         self.register_buffer("smoothing", rates, persistent=False)
         self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float64))
-        self.register_buffer("means", torch.zeros(2))
+        self.register_buffer("means", torch.zeros(2, dtype=torch.float32))
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.long))
         self._step = 0  # n_steps on the host, so that reading it does not synchronise the device
 

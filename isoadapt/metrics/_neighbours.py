@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
-from isoadapt._utils.containers import as_values
+from isoadapt._utils.containers import as_array, as_values
 from isoadapt._utils.state import own_state
 from isoadapt.geometry._neighbours import METRICS, angles, nearest_neighbours
 from isoadapt.metrics._points import as_points, check_k
@@ -326,7 +326,7 @@ def relevant_sets(relevant: Any, n_queries: int, n_documents: int) -> list[set[i
 
 def _row_numbers(own: Any, query: int) -> set[int]:
     """Row numbers of the documents that are relevant to one query: an integer, or several."""
-    indices = np.atleast_1d(np.asarray(list(own) if isinstance(own, Set) else own))
+    indices = np.atleast_1d(np.asarray(list(own) if isinstance(own, Set) else as_array(own)))
     if indices.size and (indices.dtype.kind not in "iu" or indices.ndim > 1):
         raise TypeError(
             f"relevant[{query}]={own!r} must hold integers, the row numbers of documents; pass "

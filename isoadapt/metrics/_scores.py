@@ -18,6 +18,7 @@ from isoadapt.metrics._points import (
     moments_of,
     read_rows,
     score_of,
+    warn_of_few_units,
 )
 
 
@@ -57,7 +58,8 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     -----
     UserWarning
         With `bias_corrected`, if one row of a matrix, or one group, holds more than 5 % of the
-        squared deviations from the mean, and more than 10 times the share of an average one.
+        squared deviations from the mean, and more than 10 times the share of an average one; or if
+        many rows are equal, and few different, see Notes.
 
     Notes
     -----
@@ -74,9 +76,10 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     covariance they have the corrected score 1, whatever other rows have. Judge it on other rows.
     Copies and equal draws of a discrete distribution look alike. If at most a fifth of the rows
     equal earlier ones up to rounding, these are taken as copies and left out; if more do, all rows
-    are taken as draws: if they are copies, name them by `groups`. With `groups`, the estimates are
-    means over rows of different groups, so that the number of groups counts, and not that of the
-    rows. Groups of equal rows are taken as copies by the same rule, equal rows of others are not.
+    are taken as draws, with a warning if fewer than three for each dimension are different: if they
+    are copies, name them by `groups`. With `groups`, the estimates are means over rows of different
+    groups, so that the number of groups counts, and not that of the rows. Groups of equal rows are
+    taken as copies by the same rule, equal rows of others are not.
 
     To weight rows, pass :class:`~isoadapt.geometry.Moments`. Integer weights give the plain score
     of the rows repeated that often. The sum of the weights counts as the number of independent
@@ -107,7 +110,10 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
             "bias_corrected=True too, or leave groups out"
         )
     if bias_corrected and (groups is not None or is_dask(X) or not in_chunks(X)):
-        return corrected_isoscore(read_rows(X, groups, least=4))
+        found = read_rows(X, groups, least=4)
+        if found.n_units > found.n_different:
+            warn_of_few_units(found)
+        return corrected_isoscore(found)
     if bias_corrected:
         moments = gather(X, min_samples=4, distinct=True)
         check_variance(moments)

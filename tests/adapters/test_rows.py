@@ -1,5 +1,7 @@
 """Rows of the penalised adapters: ``sample_weight``, ``groups``, and the validation rows."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -16,6 +18,7 @@ from isoadapt import (
     IStarAdapter,
     LinearHead,
     SpectrumControlAdapter,
+    Whitening,
 )
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import distinct_rows, split_rows
@@ -135,6 +138,15 @@ class TestHeadMomentsAndScores:
 def test_invalid_weights_and_groups_are_refused(given, word):
     with pytest.raises(ValueError, match=word):
         IsotropyLayer(HEAD, **QUICK).fit(X, Y, **given)
+
+
+def test_weights_that_count_many_rows_as_few_are_named():
+    with pytest.warns(UserWarning, match="sample_weight sums to 3 for 120 rows"):
+        Whitening().fit(X, sample_weight=np.full(120, 3 / 120))
+    with warnings.catch_warnings(action="error"):
+        Whitening().fit(np.repeat(X, 10, axis=0), sample_weight=np.full(1200, 0.1))
+        Whitening().fit(X, sample_weight=np.arange(120) < 10)
+        Whitening().fit(X, sample_weight=np.full(120, 0.2))
 
 
 class TestGroups:

@@ -102,6 +102,13 @@ def test_exit_status_of_wrong_usage_an_interrupt_and_an_expected_error(files, mo
     refuse("no luck", "audit", "X.npy")
 
 
+def test_a_closed_standard_output_is_an_error(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["isoadapt", "--version"])
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(SystemExit, match="standard output is closed"):
+        cli.main()
+
+
 VALUES = {"0.25": 0.25, "1e-1": 0.1, "1": 1, "oas": "oas", '"oas"': "oas", "'oas'": "oas"}
 VALUES |= {" 0.5 ": 0.5, "None": None, "true": True, "[1, 2]": [1, 2], "1,2": (1, 2)}
 
@@ -120,7 +127,11 @@ def test_several_values_may_follow_one_flag():
 
 def test_nan_becomes_null_in_json(capsys):
     Console(as_json=True).show("", {"a": math.nan, "b": [{"c": math.nan}, (1.0, "x")]})
-    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [{"c": None}, [1.0, "x"]]}
+    assert json.loads(capsys.readouterr().out) == {
+        "a": None,
+        "b": [{"c": None}, [1.0, "x"]],
+        "notes": [],
+    }
 
 
 def test_each_warning_is_one_note_unless_quiet(files, monkeypatch):

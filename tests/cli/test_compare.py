@@ -6,6 +6,7 @@ import json
 import re
 from datetime import datetime
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from isoadapt.interop import load_adapter
 from isoadapt.metrics import similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
-from tests.cli.command_line import run, succeed, texts_and_labels, write_table
+from tests.cli.command_line import refuse, run, succeed, texts_and_labels, write_table
 from tests.tiny_models import WORDS, save_model
 
 pytestmark = pytest.mark.usefixtures("fixed_penalty")
@@ -63,6 +64,34 @@ def test_tables_figures_and_verdicts(files):
     vectors = encoder.transform(train + dev)
     similar = similarity_correlation(vectors[:90], vectors[90:], np.arange(90) % 6)
     assert found["similarity"]["score"] == pytest.approx(similar, abs=1e-3)
+
+
+def test_own_labels_a_new_head_and_notes(files):
+    """What is printed stands in every result, and --quiet does not hide another classifier."""
+    pytest.importorskip("matplotlib")
+    save_model(files / "model", id2label={0: "so-so", 1: "bad", 2: "good"})
+    labels = np.array(["middling", "awful", "fine"])
+    write_table("t.tsv", TEXTS, labels[np.arange(90) % 3])
+    line = ["compare", "t.tsv", "--model", "model", "--adapters", NAMES[0]]
+    refuse("y holds .*--class-names awful=…", *line)
+    names = ["--class-names", "awful=bad,fine=good,middling=so-so"]
+    options = ["--out", "out", "--html", "report.html", "--json"]
+    completed = succeed(*line, *names, *options)
+    notes = re.findall("^Note: (.*)$", completed.stderr, re.M)
+    assert "encoder_saw=None" in notes[0]
+    shown, saved = json.loads(completed.stdout), json.loads(Path("out/comparison.json").read_text())
+    assert shown["notes"] == saved["notes"] == notes
+    page = html.unescape(Path("report.html").read_text("utf-8"))
+    assert all(note in page for note in notes)
+    encoder, head = load_checkpoint("model")
+    own = dict(zip(head.classes_.tolist(), ["awful", "fine", "middling"], strict=True))
+    predicted = [own[label] for label in head.predict(encoder.transform(TEXTS))]
+    base = shown["rows"][0]
+    assert base["score"] == pytest.approx(np.mean(predicted == labels[np.arange(90) % 3]))
+    assert "the checkpoint's" not in shown["protocol"]
+    refuse("'head' parameter of IsotropyLayer", *line, "--head", "logit", status=2)
+    new = succeed(*line, "--head", "logistic", "--quiet").stdout.replace("\n  ", " ")
+    assert "The head is a new one, fitted to the training rows, not the checkpoint's." in new
 
 
 def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(files, monkeypatch):

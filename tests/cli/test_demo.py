@@ -82,7 +82,7 @@ def test_all_adds_the_others_and_the_figures_are_shown_as_json(options, tmp_path
     monkeypatch.setattr(_demo, "_save_spectra", lambda *args: None)
     completed = succeed("demo", *options, "--out", tmp_path, "--all", "--json", "--quiet")
     figures = json.loads(completed.stdout)
-    assert figures.keys() == {"comparison", "similarity", "spectra", "pipeline"}
+    assert figures.keys() == {"comparison", "similarity", "spectra", "pipeline", "notes"}
     assert {row["adapter"] for row in figures["comparison"]["rows"]} >= {"CosRegAdapter"}
     assert joblib.load(tmp_path / "pipeline.joblib").predict(LEFT[:2]).shape == (2,)
 

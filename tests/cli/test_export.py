@@ -68,6 +68,8 @@ def test_the_merged_checkpoint_predicts_like_the_adapter(files):
     refuse("not empty", *line)
     arguments = ["--model", "my-model", "--overwrite", "--json"]
     found = json.loads(succeed(*line, *arguments).stdout)
+    (note,) = found.pop("notes")
+    assert note in completed.stderr
     assert found == {"model": "merged", "head": "adapter"}
     save_adapter(Whitening().fit(embeddings), "bare")
     bare = succeed("export", "bare", *line[2:], *arguments)

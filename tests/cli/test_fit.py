@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from isoadapt import (
 from isoadapt.adapters._registry import ADAPTERS, METHODS
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
-from tests.cli.command_line import X, Y, run, succeed, texts_and_labels
+from tests.cli.command_line import X, Y, refuse, run, succeed, texts_and_labels, write_table
 from tests.tiny_models import WORDS, save_model
 
 pytestmark = pytest.mark.usefixtures("fixed_penalty")
@@ -109,23 +108,40 @@ def test_the_head_is_the_one_that_adapted_encoder_chooses(name, options, labels,
     pd.DataFrame(table).to_csv("t.csv", index=False)
     columns = ["--text", "b"] + ([] if y is None else ["--label", "kind"])
     completed = run("fit", name, "--on", "t.csv", "--model", "model", "--out", "a", *columns)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        try:
-            expected = AdaptedEncoder(folder, ADAPTERS[METHODS[name]]()).fit(texts, y).head_
-        except ValueError as error:
-            status, end = (2, "\n") if labels is None else (1, f"isoadapt: {error}\n")
-        else:
-            status, end = 0, "\n"
+    try:
+        expected = AdaptedEncoder(folder, ADAPTERS[METHODS[name]]()).fit(texts, y).head_
+    except ValueError as error:
+        status, end = 1, f"isoadapt: {error}\n"
+    else:
+        status, end = 0, "\n"
     assert ((completed.code or 0), completed.stderr[-len(end) :]) == (status, end)
     if status == 0:
         found = load_adapter("a").head_
         assert repr(found) == repr(expected)
         np.testing.assert_array_equal(found.coef_, expected.coef_)
-        notes = {f"Note: {each.message}" for each in caught if "unknown to" in str(each.message)}
-        assert {line for line in completed.stderr.split("\n") if "unknown to" in line} == notes
-    if options is MULTI_LABEL:  # it is preserved and not scored
-        assert not re.search("accuracy|R²", completed.stdout)
+
+
+def test_own_labels_of_the_same_classes_and_a_new_head(files):
+    save_model(files / "model", **KNOWN)
+    texts, y = texts_and_labels()
+    write_table("t.tsv", texts, np.array(["middling", "awful", "fine"])[y])
+    line = ["fit", PRESERVING, "--on", "t.tsv", "--model", "model", "--out", "a", "--quiet"]
+    refuse("y holds .*--class-names awful=…", *line)
+    refuse("'awful': ''.* one to one, to all classes", *line, "--class-names", "awful")
+    names = ["--class-names", "awful=bad,fine=good,middling=so-so"]
+    assert "\nHead: the checkpoint's\n" in succeed(*line, *names).stdout
+    head = load_checkpoint("model")[1]
+    np.testing.assert_array_equal(load_adapter("a").head_.coef_, head.coef_)
+    assert load_adapter("a").classes_.tolist() == NAMES  # as an export needs them
+    new = succeed(*line, "--head", "logistic", "--overwrite").stdout
+    assert "\nHead: a new one, fitted to these rows, so predictions can differ" in new
+    assert load_adapter("a").classes_.tolist() == ["awful", "fine", "middling"]
+    completed = succeed(*line[:-1], *names, "--overwrite", "--json")
+    found = json.loads(completed.stdout)
+    assert found["head"] == "checkpoint"
+    assert found["notes"] == re.findall("^Note: (.*)$", completed.stderr, re.M) != []
+    matrix = ["fit", PRESERVING, "--on", "X.npy", "--labels", "y.npy", "--out", "b"]
+    refuse("--class-names needs --model", *matrix, *names, status=2)
 
 
 @pytest.mark.filterwarnings("ignore:training ended at max_epochs")
@@ -203,7 +219,7 @@ def test_several_files_of_texts_without_labels(more_files):
     succeed("transform", "a", "pairs.csv", "out.npy", "--separately")
     np.testing.assert_allclose(np.load("out.npy"), whole.transform(LINES), atol=1e-6)
     result = "width 16, from 80 columns of one pass, and are comparable with the teacher's.\n"
-    assert f"{result}The classifier's predictions stay as they are.\n\nAdapter" in completed.stdout
+    assert f"{result}\nHead: the checkpoint's\nAdapter" in completed.stdout
     card = (more_files / "a" / "README.md").read_text()
     assert "source pairs.csv, lines.txt, rows 80, teacher my-base, pairs separately" in card
     assert f"| r2 | {adapter.r2_:.4g} |" in card

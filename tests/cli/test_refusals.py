@@ -54,7 +54,7 @@ WRONG_USAGE = [
     ("--model", "export narrow --out m"),
     ("name=value", TRAIN + "--set epochs"),
     ("'Whitening' is not .*choose from.*'whitening'", "fit Whitening --out a --on X.npy"),
-    ("labels.*--set head=None", "fit istar --out a --on X.npy"),
+    ("labels.*--head None", "fit istar --out a --on X.npy"),
     ("labels.*--model", "fit logit-preserving-whitening --out a --on X.npy"),
     ("--model", "fit whitening --out a --on texts.tsv"),
     ("--on", FIT + "whitening --on a.tsv b.tsv"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import TransformerEncoder, _opened, layer_report
+from isoadapt.encoders import TransformerEncoder, _opened, layer_report, load_checkpoint
 from isoadapt.encoders._opened import Opened
 from tests.tiny_models import (
     ARCHITECTURES,
@@ -14,6 +14,7 @@ from tests.tiny_models import (
     MORE_ARCHITECTURES,
     REFUSED,
     TEXTS,
+    logits_of,
     make_model,
     make_tokenizer,
     save_model,
@@ -78,6 +79,23 @@ def test_a_text_has_the_same_vector_alone_and_in_a_batch(architecture, mixed):
         expected = np.concatenate([encoder.transform([text]) for text in TEXTS])
         assert np.ptp(expected, axis=0).max() > 0.01
         np.testing.assert_allclose(together, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("pad", ["[PAD]", "[SEP]"])
+@pytest.mark.parametrize("architecture", ["bart", "t5"])
+def test_a_batch_has_texts_with_the_same_number_of_end_tokens(architecture, pad, mixed):
+    """Classifiers of these families read the state of the last one, and refuse other batches."""
+    model, tokenizer = make_model(architecture), make_tokenizer(architecture)
+    tokenizer.pad_token = pad
+    encoder, head = load_checkpoint((model, tokenizer))
+    texts = ["the cat", "a dog [SEP] ran", "[SEP]", "[SEP] [SEP] cat", "", "a bird flew [SEP]"]
+    found = head.outputs(encoder.transform(texts * 20))
+    expected = np.tile(logits_of(model, texts, architecture), (20, 1))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    if pad == "[PAD]":
+        assert mixed == [True, True, False]  # for 1, 2 and 3 end tokens
+    with pytest.raises(ValueError, match="same number of <eos>"):  # what transformers does
+        model(**tokenizer(texts, padding=True, return_tensors="pt"))
 
 
 @pytest.mark.parametrize(

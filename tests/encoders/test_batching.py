@@ -24,7 +24,8 @@ def read(texts):
     lengths = np.array([len(row) for row in ids])
     order = np.argsort(-lengths, kind="stable")
     flat = np.concatenate([ids[i] for i in order])
-    return Tokens(order, lengths[order], {"input_ids": flat}, {"input_ids": 0}, False)
+    groups = np.zeros_like(order)
+    return Tokens(order, lengths[order], groups, {"input_ids": flat}, {"input_ids": 0}, False)
 
 
 def sum_of_tokens(batch):

@@ -57,17 +57,10 @@ def test_each_text_is_encoded_once_and_returned_exactly(checkpoint, cache, loads
     assert len(loads) == 1
 
 
-def test_a_cache_that_cannot_be_used_is_named_before_the_model_is_loaded(
-    checkpoint, tmp_path, loads
-):
-    (tmp_path / "file").write_text("")
+def test_a_cache_that_is_too_small_is_named_before_the_model_is_loaded(checkpoint, tmp_path, loads):
     small = EmbeddingCache(tmp_path / "c", 2**20 - 1)
-    for cache, says in (
-        (tmp_path / "file", "file' cannot be written"),
-        (small, "max_size == 1048575, must be >= 1048576"),
-    ):
-        with pytest.raises((OSError, ValueError), match=says):
-            TransformerEncoder(checkpoint, cache=cache).transform(TEXTS)
+    with pytest.raises(ValueError, match="max_size == 1048575, must be >= 1048576"):
+        TransformerEncoder(checkpoint, cache=small).transform(TEXTS)
     assert loads == []
 
 
@@ -192,6 +185,15 @@ def test_two_threads_encode_at_once_and_no_text_twice(cache, start):
     assert counts(cache) == (2000 - start, 2000 + start, 2000 + start)
 
 
+def goes_on(cache, reason):
+    """Encode texts without a cache, which warns once."""
+    texts = MANY.take(range(20))
+    with pytest.warns(UserWarning, match=f"continues without the cache .*{reason}") as told:
+        found = embed(cache, texts)
+    np.testing.assert_array_equal(found, vectors_of(texts))
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize("step", ["_read", "_claim", "_put"])
 def test_encoding_goes_on_without_a_cache_that_fails(cache, monkeypatch, step):
     embed(cache, MANY.take(range(5)))
@@ -200,10 +202,52 @@ def test_encoding_goes_on_without_a_cache_that_fails(cache, monkeypatch, step):
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(EmbeddingCache, step, fail)
-    texts = MANY.take(range(20))
-    with pytest.warns(UserWarning, match="continues without the cache .* disk is full"):
-        found = embed(cache, texts)
-    np.testing.assert_array_equal(found, vectors_of(texts))
+    goes_on(cache, "disk is full")
+
+
+UNUSABLE = {
+    "file": "file' is a file",
+    "file/cache": "file' is a file",
+    "loop": "loop' cannot be written to",
+    "~no-such-user/cache": "home",
+    "folder": "unable to open",
+}
+
+
+@pytest.mark.parametrize("place", UNUSABLE)
+def test_encoding_goes_on_without_a_cache_that_cannot_be_made(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "folder/vectors-001.sqlite").mkdir(parents=True)
+    goes_on(EmbeddingCache(place), UNUSABLE[place])
+    assert sorted(os.listdir()) == ["file", "folder", "loop"]
+
+
+def test_encoding_goes_on_with_a_cache_on_a_read_only_disk(cache, monkeypatch):
+    embed(cache, MANY.take(range(5)))
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)  # which binds root too
+    goes_on(cache, "protected")
+
+
+def test_encoding_goes_on_while_a_database_is_locked(cache, monkeypatch):
+    embed(cache, MANY.take(range(5)))
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        "sqlite3.connect", lambda file, **how: connect(file, **how | {"timeout": 0})
+    )
+    with closing(connect(cache._file())) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        goes_on(cache, "is locked")
+
+
+@pytest.mark.parametrize("place", ["link", "link/below"])
+def test_a_link_whose_target_is_gone_leads_to_a_new_folder(tmp_path, place):
+    (tmp_path / "link").symlink_to(tmp_path / "scratch" / "cache")
+    cache, texts = EmbeddingCache(tmp_path / place), MANY.take(range(20))
+    assert counts(cache) == (0, 0, 0)
+    np.testing.assert_array_equal(embed(cache, texts), vectors_of(texts))
+    assert counts(cache) == (0, 20, 20)
 
 
 def test_claims_from_before_the_clock_was_set_back_do_not_count(checkpoint, tmp_path):

@@ -1,5 +1,6 @@
 """The store of loaded models, downloads, and settings of the loaders."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import huggingface_hub
@@ -55,16 +56,30 @@ def test_each_revision_is_downloaded_once_and_code_only_if_trusted(checkpoint, m
         downloads.append((name, revision, "*.py" in allow_patterns, "*.bin" in allow_patterns))
         return checkpoint
 
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with monkeypatch.context() as patch:
         patch.setattr(huggingface_hub, "snapshot_download", download)
         for options in 2 * [{}, {"revision": "v2"}, {"trust_remote_code": True}]:
             TransformerEncoder("some/name", **options).transform(TEXTS)
     expected = [(None, False), ("v2", False), (None, True)]
     assert downloads == [("some/name", *each, False) for each in expected]
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("nobody/no-such-model", "./no/such/folder"):
         with pytest.raises(OSError, match=name):
             TransformerEncoder(name).transform(TEXTS)
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch):
+    constants = "huggingface_hub.constants."
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        address = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        for name, value in {
+            "HF_HUB_OFFLINE": False,
+            "ENDPOINT": address,
+            "HF_HUB_ETAG_TIMEOUT": 0.1,
+        }.items():
+            monkeypatch.setattr(constants + name, value)
+        with pytest.raises(OSError, match=r"'some/model' is not a folder.*Timeout"):
+            TransformerEncoder("some/model").transform(TEXTS)
 
 
 def test_code_in_a_checkpoint_does_not_run(checkpoint, tmp_path):

@@ -1,5 +1,6 @@
 """A PEFT adapter is merged into its base model and is part of the checkpoint's identity."""
 
+import shutil
 import sys
 
 import numpy as np
@@ -25,18 +26,27 @@ pytestmark = [
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
-def save_adapter(base, folder, num_labels=3, **settings):
-    """Save a LoRA adapter with random weights; return the PEFT model, not merged."""
+def save_adapter(base, folder, num_labels=3, initial=None, **settings):
+    """Save a LoRA adapter with random weights; return the PEFT model, not merged.
+
+    The folder `initial` has the adapter before it was changed, by which PEFT converts it.
+    """
+    task = settings.setdefault("task_type", "SEQ_CLS")
     auto = transformers.AutoModelForSequenceClassification
+    auto = transformers.AutoModel if task == "FEATURE_EXTRACTION" else auto
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = auto.from_pretrained(base, num_labels=num_labels, ignore_mismatched_sizes=True)
-        config = peft.LoraConfig(**{"task_type": "SEQ_CLS", "r": 2} | settings)
+        config = peft.LoraConfig(**{"r": 2} | settings)
         model = peft.get_peft_model(model, config).eval()
+        if initial is not None:
+            model.save_pretrained(initial)
+            edit(initial, CONFIG, init_lora_weights=True)
         for weights in model.parameters():
             if weights.requires_grad:
                 weights.data.add_(0.2 * torch.randn_like(weights))
-    model.save_pretrained(folder)
+    given = {} if initial is None else {"path_initial_model_for_weight_conversion": str(initial)}
+    model.save_pretrained(folder, **given)
     return model
 
 
@@ -141,6 +151,7 @@ def test_code_of_a_base_on_the_hub_is_downloaded_if_trusted(copied, monkeypatch)
         asked.append("*.py" in allow_patterns)
         return copied[0]
 
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     edit(copied[1], CONFIG, base_model_name_or_path="some/base")
     for trusted in (False, True):
@@ -222,12 +233,80 @@ def test_adapters_that_cannot_be_used_are_refused(change, says, copied, monkeypa
         TransformerEncoder(copied[1]).transform(TEXTS)
 
 
+INITS = (True, False, "gaussian", "orthogonal", "eva", "pissa", "olora")
+SWEEP = [("bert", {"init_lora_weights": init}) for init in INITS]
+SWEEP += [("albert", {"target_modules": ["query", "value"]})]  # one layer, used twice
+SWEEP += [("albert", {"target_modules": ["query"], "init_lora_weights": "pissa"})]
+SWEEP += [("t5", {"target_modules": ["q", "wo"]})]  # beside embeddings that are shared
+SWEEP += [("t5", {"modules_to_save": ["classification_head", "shared"]})]
+SWEEP += [("bert", {"target_modules": ["query"], "trainable_token_indices": [6, 7]})]
+SHARED = [
+    ("bert", {"layer_replication": [[0, 2], [1, 2]]}),
+    ("llama", {"layer_replication": [[0, 2], [0, 2]]}),
+    ("t5", {"target_modules": ["shared"]}),
+    ("t5", {"target_modules": ["embed_tokens"]}),
+    ("bart", {"target_modules": ["q_proj"], "trainable_token_indices": [6, 7]}),
+    ("t5", {"target_modules": ["q"], "trainable_token_indices": {"embed_tokens": [6, 7]}}),
+    ("bart", {"target_modules": ["embed_tokens", "q_proj"], "init_lora_weights": "olora"}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "settings"), SWEEP)
+def test_kinds_of_initialisation_and_shared_weights(architecture, settings, tmp_path):
+    base = save_model(tmp_path / "base", architecture)
+    model = save_adapter(base, tmp_path / "adapter", **settings)
+    encoder, head = load_checkpoint(tmp_path / "adapter")
+    expected = logits_of(model, TEXTS, architecture)
+    np.testing.assert_allclose(head.outputs(encoder.transform(TEXTS)), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("architecture", "settings"), SHARED)
+def test_an_adapter_of_one_of_the_modules_that_share_a_weight_is_refused(
+    architecture, settings, tmp_path
+):
+    """PEFT would merge it into the weight of all of them."""
+    base = save_model(tmp_path / "base", architecture)
+    save_adapter(base, tmp_path / "adapter", **settings)
+    with pytest.raises(ValueError, match=r"cannot be merged.*several modules share"):
+        load_checkpoint(tmp_path / "adapter")
+
+
+def test_hidden_states_are_compared_where_there_is_no_classifier(lora, tmp_path):
+    options = {"task_type": "FEATURE_EXTRACTION", "layer_replication": [[0, 2], [1, 2]]}
+    save_adapter(lora[0], tmp_path, **options)
+    with pytest.raises(ValueError, match="several modules share"):
+        TransformerEncoder(tmp_path).transform(TEXTS)
+
+
+@pytest.mark.parametrize("init", ["pissa_niter_4", "corda", "lora_ga"])
+def test_what_a_load_cannot_repeat_is_refused(init, copied):
+    edit(copied[1], CONFIG, init_lora_weights=init)
+    with pytest.raises(ValueError, match=rf"{init}'.*merge_and_unload.*weight_conversion"):
+        load_checkpoint(copied[1])
+
+
+def test_peft_converts_a_random_decomposition_to_plain_lora(lora, tmp_path):
+    """The trained model and its conversion, which the refusal of the former names."""
+    options = {"task_type": "FEATURE_EXTRACTION", "init_lora_weights": "pissa_niter_4"}
+    model = save_adapter(lora[0], tmp_path / "a", initial=tmp_path / "initial", **options)
+    found = TransformerEncoder(tmp_path / "a").transform(TEXTS)
+    live = (model.merge_and_unload(), make_tokenizer())
+    np.testing.assert_allclose(found, TransformerEncoder(live).transform(TEXTS), atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["PromptTuning", "PrefixTuning", "PromptEncoder"])
 def test_prompts_are_refused(kind, lora, tmp_path):
     model = transformers.AutoModelForSequenceClassification.from_pretrained(lora[0], num_labels=4)
     config = getattr(peft, f"{kind}Config")(task_type="SEQ_CLS", num_virtual_tokens=2)
     peft.get_peft_model(model, config).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=f"{config.peft_type.value} adapter, which learns prompts"):
+        TransformerEncoder(tmp_path).transform(TEXTS)
+
+
+def test_the_folder_above_named_adapters_names_one(lora, tmp_path):
+    for name in ("second", "first"):
+        shutil.copytree(lora[1], tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=f"adapters in it, such as '{tmp_path / 'first'}'"):
         TransformerEncoder(tmp_path).transform(TEXTS)
 
 

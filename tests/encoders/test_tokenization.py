@@ -35,9 +35,8 @@ def random_text(rng, n_words):
 def read(tokenizer, texts, max_length):
     """Tokenise texts for a model with the inputs of BERT."""
     inputs = frozenset({"input_ids", "token_type_ids"})
-    return model_inputs(
-        SimpleNamespace(tokenizer=tokenizer, inputs=inputs, limit=64), texts, max_length
-    )
+    backbone = SimpleNamespace(tokenizer=tokenizer, inputs=inputs, limit=64, end_token=None)
+    return model_inputs(backbone, texts, max_length)
 
 
 def check(tokenizer, max_length, first, second=None):

@@ -116,14 +116,14 @@ class TestCard:
     def test_says_where_the_adapter_comes_from(self, tmp_path):
         report = isotropy_report(X)
         reports = {"before": report, "after": {"isoscore": 0.5, "accuracy": 0.25}}
-        data = {"source": "a|b\nc.tsv", "rows": 120}
+        data = {"source": "a|b\nc\udce9.tsv", "rows": 120}  # its name is not UTF-8
         given = {"base_model": "org/some-model", "data": data, "metrics": reports}
         folder = save_adapter(fitted("Whitening", "frozen"), tmp_path / "a", **given)
         card = (folder / "README.md").read_text("utf-8")
         front, body = card.removeprefix("---\n").split("\n---\n")
         assert front.splitlines()[0] == "library_name: isoadapt"
         assert front.splitlines()[-1] == 'base_model: "org/some-model"'
-        assert "- Data: source a\\|b c.tsv, rows 120" in body
+        assert "- Data: source a\\|b c?.tsv, rows 120" in body
         assert f"| isoscore | {report.isoscore:.4g} | 0.5 |" in body
         assert "| accuracy |  | 0.25 |" in body
         assert "Head: LinearHead(n_features=5, classes=['bad', 'fair', 'good'])" in body

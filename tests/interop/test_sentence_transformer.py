@@ -1,5 +1,6 @@
 """One folder serves adapted vectors and the classifier, without isoadapt."""
 
+import json
 import re
 import sys
 import warnings
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sklearn.pipeline import make_pipeline
+from tokenizers.pre_tokenizers import Split
 
 from isoadapt import (
     AdaptedEncoder,
@@ -22,7 +24,13 @@ from isoadapt import (
 )
 from isoadapt.adapters import Affine
 from isoadapt.interop import load_adapter, save_adapter, to_sentence_transformer
-from isoadapt.interop._reference import Reference, refuse_if_wrong, rounding_limit
+from isoadapt.interop._loaders import check_loader
+from isoadapt.interop._reference import (
+    Reference,
+    read_reference,
+    refuse_if_wrong,
+    rounding_limit,
+)
 from tests.interop.conftest import LENGTH
 from tests.interop.examples import (
     CLASSES,
@@ -32,7 +40,14 @@ from tests.interop.examples import (
     served_logits,
     without_isoadapt,
 )
-from tests.tiny_models import ARCHITECTURES, TEXTS, save_model
+from tests.tiny_models import (
+    ARCHITECTURES,
+    TEXTS,
+    make_model,
+    make_tokenizer,
+    save_model,
+    save_pair,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:the adapter's head is not the checkpoint's")
 
@@ -77,15 +92,40 @@ class TestClassifiers:
         model = library.SentenceTransformer(str(sentence), device="cpu")
         assert model.max_seq_length == LENGTH
 
-    def test_a_decoder_without_a_padding_token_and_a_bias(self, tmp_path):
-        folder = save_model(tmp_path / "model", "gpt2", num_hidden_layers=1)
+    @pytest.mark.parametrize("strips", [True, False])
+    @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+    def test_a_decoder_without_a_bias_and_tokens_of_an_empty_text(
+        self, architecture, strips, tmp_path
+    ):
+        model, tokenizer = make_model(architecture, num_hidden_layers=1), make_tokenizer("gpt2")
+        if architecture == "llama":
+            tokenizer.pad_token, tokenizer.padding_side = "[PAD]", "left"
+        if not strips:
+            tokenizer.backend_tokenizer.pre_tokenizer = Split(" ", "isolated")
+        folder = save_pair(model, tokenizer, tmp_path / "model")
         encoder, head = load_checkpoint(folder, max_length=LENGTH)
-        texts = [text for text in TEXTS if text]  # a decoder cannot embed a text without tokens
         model = pipeline_of(encoder, LogitPreservingWhitening(head))
         out = to_sentence_transformer(model, folder, tmp_path / "out")
+        texts = [*TEXTS, " ", "\n"]
         check(out, model, texts)
-        close(logits_of(out, texts), head.outputs(encoder.transform(texts)))
+        close(vectors_of(out, [""], prompt="the cat"), model.transform(["the cat"]))
+        close(TransformerEncoder(out, pooling="exported").transform(texts), model.transform(texts))
+        assert "Write `[SEP]` for an empty text" in (out / "README.md").read_text()
+        written = [text if tokenizer(text)["input_ids"] else "[SEP]" for text in texts]
+        close(logits_of(out, written), head.outputs(encoder.transform(texts)))
         assert same_weights(folder, out)
+
+    def test_a_tokenizer_that_leaves_an_empty_text_without_tokens_is_seen(self, tmp_path):
+        folder = save_model(tmp_path / "model", "gpt2", num_hidden_layers=1)
+        encoder, head = load_checkpoint(folder, max_length=LENGTH)
+        model = pipeline_of(encoder, LogitPreservingWhitening(head))
+        out = to_sentence_transformer(model, folder, tmp_path / "out")
+        reference = read_reference(out)
+        assert "" in reference.texts
+        assert check_loader(out, "SentenceTransformer", reference, False).wrong is None
+        settings = out / "sentence_bert_config.json"
+        settings.write_text(json.dumps({"max_seq_length": LENGTH}))
+        assert "cannot be used" in check_loader(out, "SentenceTransformer", reference, False).wrong
 
     @pytest.mark.parametrize("architecture", ["bert", "modernbert"])
     def test_the_adapters_own_head_becomes_the_classifier(self, architecture, tmp_path):

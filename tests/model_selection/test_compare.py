@@ -323,8 +323,9 @@ class TestAdapters:
         ({"uses": [Similarity(X[:2], X[2:4], [1.0, 2.0])]}, "at least 3 pairs"),
         ({"uses": [Search(X[:2], X, [0, 99])]}, r"relevant\[1\]=\[99\]"),
         ({"uses": Outliers(X)}, "must be a list"),
+        ({"uses": [(X, X), X]}, "^uses holds 'tuple', 'ndarray', but must be a list"),
         ({"uses": [Outliers(X), Outliers(X)]}, "at most one each of"),
-        ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "labels unknown"),
+        ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "relabel y"),
         ({"encoder_saw": True}, "X_test"),
         ({"cache": "folder"}, "random_state"),
         ({"groups": np.ones((45, 2))}, "groups has shape"),
@@ -481,14 +482,14 @@ class TestComparison:
         rows = [row | {"adapter": f"<{row['adapter']}>"} for row in judged_elsewhere.rows]
         assert "<Whitening>" not in Comparison(rows, "", {}, [])._repr_html_()
 
-    def test_the_best_adapter_that_changes_no_prediction(self):
+    def test_the_best_adapter_that_guarantees_the_predictions(self):
         figures = {"use": "similarity", "kind": "adapter", "difference": 0.1, "p_holm": 0.01}
-        figures["control"] = None
+        figures |= {"control": None, "fit_seconds": 1.0}
         for low, best in ((0.85, "second"), (0.75, "first")):  # in the latter, they are equal
             rows = [
-                {"adapter": "a", "score": 0.8, "ci_low": 0.7, "changed_predictions": 0} | figures,
-                {"adapter": "b", "score": 0.9, "ci_low": low, "changed_predictions": 5} | figures,
-                {"adapter": "c", "score": 0.7, "ci_low": 0.6, "changed_predictions": 0} | figures,
+                {"adapter": "a", "score": 0.8, "ci_low": 0.7, "keeps_predictions": True} | figures,
+                {"adapter": "b", "score": 0.9, "ci_low": low, "keeps_predictions": False} | figures,
+                {"adapter": "c", "score": 0.7, "ci_low": 0.6, "keeps_predictions": True} | figures,
             ]
             comparison = Comparison(rows, "test rows", {"a": "first", "b": "second"}, ())
             assert comparison.best_adapter("similarity") == best

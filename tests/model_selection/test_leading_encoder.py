@@ -61,14 +61,6 @@ def test_whatever_is_searched(checkpoint, adapter, grid):
     np.testing.assert_allclose(found.transform(TEXTS), expected.transform(TEXTS), rtol=1e-4)
 
 
-def test_a_checkpoint_that_does_not_know_the_labels_is_told_once(checkpoint):
-    model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
-    with pytest.warns(UserWarning, match="labels unknown") as caught:
-        ours = AdapterSearchCV(model, {"adapter__lam": [1, 2]}, cv=KFold(2)).fit(TEXTS, Y + 5)
-    assert [each.filename for each in caught] == [__file__]
-    assert ours.best_estimator_.classes_.tolist() == [5, 6, 7]
-
-
 class Centred(TransformerEncoder):
     """An encoder whose vectors depend on the texts in their company."""
 

@@ -55,6 +55,12 @@ def assert_same_scores(ours, theirs):
             np.testing.assert_array_equal(ours.cv_results_[name], column, strict=name != "params")
 
 
+def test_a_link_whose_target_is_gone_is_a_new_cache(tmp_path, epochs):
+    (tmp_path / "link").symlink_to("gone")
+    assert_same_scores(search(tmp_path / "link"), search())
+    assert len(list((tmp_path / "gone").iterdir())) == 8
+
+
 def test_finished_blocks_are_read(tmp_path, epochs, monkeypatch):
     count_members(monkeypatch, 2)
     whole = search()

@@ -50,6 +50,16 @@ def test_help_loads_nothing_heavy(tmp_path):
         assert f"'{module}'" not in loaded
 
 
+@pytest.mark.slow  # compiles all that is imported
+def test_without_docstrings_the_way_out_is_named(tmp_path):
+    code = "from isoadapt import IsotropyLayer"
+    found = subprocess.run(
+        [sys.executable, "-OO", "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "ImportError" in found.stderr
+    assert "use python -O" in found.stderr
+
+
 # Files and folders whose writer is killed at any step: old, new, or old beside them.
 
 

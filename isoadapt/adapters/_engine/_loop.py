@@ -60,7 +60,7 @@ class OutputRidge(NamedTuple):
         root = torch.as_tensor(np.stack([each.shrunk_root for each in problems])).to(coef)
         return cls(
             cast(Any, problems[0].targets).ndim == 1,
-            torch.tensor(weights).to(coef),
+            coef.new_tensor(weights),
             coef,
             intercept,
             torch.as_tensor(np.stack(means)).to(coef).mT,

@@ -162,7 +162,7 @@ class MemberAdamW(torch.optim.Optimizer):
     def _state(self, parameter: Tensor) -> dict[str, Any]:
         if parameter not in self.state:
             zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            self.state[parameter] = zeros | {"step": torch.zeros((), device=parameter.device)}
+            self.state[parameter] = zeros | {"step": parameter.new_zeros(())}
         return self.state[parameter]
 
 

@@ -121,7 +121,7 @@ def _make_net(tasks: Sequence[Task]) -> AdapterNet:
     return AdapterNet(
         network,
         JointLoss(
-            torch.tensor([task.weight for task in tasks]),
+            torch.tensor([task.weight for task in tasks], dtype=torch.float32),
             first.balance,
             torch.tensor([task.smoothing for task in tasks], dtype=torch.float64),
         ),

@@ -67,10 +67,10 @@ class FlowAdapter(BaseAdapter):
 
     Parameters
     ----------
-    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The head that predicts from the outputs, as in :class:`IsotropyLayer`. With None the
-        adapter is a transformer only. Without `alpha`, the estimator or the named probe is fitted
-        to the outputs; a frozen head is replaced by a probe of its kind.
+    head : LinearHead, linear estimator, {"auto", "logistic", "ridge"} or None, default="auto"
+        The head that predicts from the outputs, see :doc:`/guide/heads`. "auto" is the
+        checkpoint's head in an AdaptedEncoder, elsewhere None: a transformer only. Without `alpha`,
+        the head, or one of its kind if it is frozen, is fitted to the outputs.
     n_blocks : int, default=8
         Number of blocks.
     hidden : int, default=128
@@ -166,7 +166,7 @@ class FlowAdapter(BaseAdapter):
 
     _affine: ClassVar[bool] = False
 
-    head: Any = field(default=None, kw_only=False)
+    head: Any = field(default="auto", kw_only=False)
     n_blocks: int = 8
     hidden: int = 128
     coupling: str = "affine"
@@ -210,14 +210,14 @@ class FlowAdapter(BaseAdapter):
         ImportError
             If zuko is not installed.
         """
-        if self.alpha is not None and self.head is None:
+        if self.alpha is not None and self._head is None:
             raise ValueError(
                 f"alpha={self.alpha!r} needs a head, whose task loss is added to the bits, but "
-                "head=None: pass a head, or alpha=None to train without labels"
+                f"head={self.head!r}: pass a head, or alpha=None to train without labels"
             )
         rows, labels = self._check_fit_input(X, y)
         refit = self._refits_head()
-        if refit and not needs_fit(self.head):
+        if refit and not needs_fit(self._head):
             self._resolve_head(rows, labels)  # raises before training if its width is wrong
         network, head, choice = self._train(rows, None if self.alpha is None else labels)
         map_ = self._take_map(network, rows)
@@ -244,7 +244,7 @@ class FlowAdapter(BaseAdapter):
         return map_rows(cast("FlowMap", self.map_).log_likelihood, rows)
 
     def _refits_head(self) -> bool:
-        return self.head is not None and self.alpha is None
+        return self._head is not None and self.alpha is None
 
     def _train(
         self, X: NDArray[Any], y: NDArray[Any] | None

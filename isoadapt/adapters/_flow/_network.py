@@ -31,8 +31,8 @@ class ActNorm(nn.Module):
 
     def __init__(self, d: int) -> None:
         super().__init__()
-        self.log_scale = nn.Parameter(torch.zeros(d))
-        self.shift = nn.Parameter(torch.zeros(d))
+        self.log_scale = nn.Parameter(torch.zeros(d, dtype=torch.float32))
+        self.shift = nn.Parameter(torch.zeros(d, dtype=torch.float32))
 
     @torch.no_grad()
     def start(self, X: Tensor) -> None:
@@ -59,12 +59,13 @@ class BlockNetwork(ActNorm):
         super().__init__(d)
         self.register_buffer("order", order)
         bound = (d - d // 2) ** -0.5
-        draws = torch.rand(hidden, d - d // 2 + 1, generator=generator) * 2 * bound - bound
+        size = hidden, d - d // 2 + 1
+        draws = torch.rand(size, generator=generator, dtype=torch.float32) * 2 * bound - bound
         self.hidden_weight = nn.Parameter(draws[:, 1:].clone())
         self.hidden_bias = nn.Parameter(draws[:, 0].clone())
         n_parameters = d // 2 * (1 if coupling == "additive" else 2)
-        self.readout_weight = nn.Parameter(torch.zeros(n_parameters, hidden))
-        self.readout_bias = nn.Parameter(torch.zeros(n_parameters))
+        self.readout_weight = nn.Parameter(torch.zeros(n_parameters, hidden, dtype=torch.float32))
+        self.readout_bias = nn.Parameter(torch.zeros(n_parameters, dtype=torch.float32))
 
     def freeze(self, dead: Tensor) -> None:
         """Pass features that `dead` (d,) marks unchanged, and ignore them as inputs."""

@@ -80,10 +80,11 @@ class Comparison:
             its 0.95 interval "ci_low", "ci_high"; the "difference" from no adapter (of the use
             "index", from the teacher), its "p_value" and, after Holm's adjustment for all adapters
             of the use, "p_holm"; "kind": baseline, control or adapter; "metric"; "n_units", the
-            number of independent rows, pairs or queries, or of clusters of dependent ones; the
-            interval of the difference "difference_low", "difference_high"; "control", the one that
-            is hardest to beat, with "control_difference", "control_p_value" and "control_p_holm".
-            The other columns are the same for all uses: "isoscore", "isoscore_corrected", "ev1",
+            number of independent rows, pairs or queries, or of clusters of dependent ones;
+            "keeps_predictions", whether the method guarantees all predictions; the interval of the
+            difference "difference_low", "difference_high"; "control", the one that is hardest to
+            beat, with "control_difference", "control_p_value" and "control_p_holm". The other
+            columns are the same for all uses: "isoscore", "isoscore_corrected", "ev1",
             "mean_cosine", "hubness" (skewness of the 10-occurrence), "neighbour_overlap" (share of
             the 10 nearest neighbours kept), figures of the task, "fit_seconds",
             "transform_seconds", "changed_predictions" and "n_predictions".
@@ -100,7 +101,7 @@ class Comparison:
         use : str, default=None
             One of ``uses``. None is the task, "classify" or "regress".
         same_predictions : bool, default=False
-            Whether only adapters that changed no prediction of the judged rows count.
+            Whether only adapters count that guarantee all predictions, not only of judged rows.
 
         Returns
         -------
@@ -115,7 +116,7 @@ class Comparison:
         """
         names = self.credited(use)
         if same_predictions:
-            kept = {row["adapter"] for row in self._rows_of(use) if not row["changed_predictions"]}
+            kept = {row["adapter"] for row in self._rows_of(use) if row["keeps_predictions"]}
             names = [name for name in names if name in kept]
         return self.estimators[names[0]] if names else None
 
@@ -131,8 +132,9 @@ class Comparison:
         -------
         list of str
             The adapters that are shown to be better than no adapter and than their controls, after
-            Holm's adjustment, the highest score first. But first of all comes one that changes no
-            prediction, if its score lies in the interval of the highest.
+            Holm's adjustment, the highest score first. But of those whose score lies in the
+            interval of the highest, one that guarantees the predictions is first of all, then the
+            cheaper: the best whose fit took at most twice the shortest time.
 
         Raises
         ------

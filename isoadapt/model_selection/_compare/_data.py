@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.copies import copy_hashes
+from isoadapt._utils.messages import listed
 from isoadapt.adapters._heads import PROBES, needs_fit, read_targets
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._neighbours import relevant_sets
@@ -98,7 +99,6 @@ def make_data(
     rows, targets, numbers = _rows(sets, (y, y_test), (groups, groups_test), head, task)
     if not needs_fit(head):
         LinearHead.from_estimator(head)._check_width(d)
-        LinearHead.from_estimator(head)._targets(targets)  # raises for unknown labels
     clusters = joined(numbers, copy_hashes(rows[:, :d]))
     of_fit = None if groups is None else numbers[:n_fit]
     data = Data(rows, targets, task, clusters, of_fit, sets, widths=widths)
@@ -128,10 +128,10 @@ def _rows(
 
 def _given(uses: Any) -> dict[str, Any]:
     """Data of the uses, by the names of their parameters."""
-    kinds = [type(use) for use in (uses if isinstance(uses, list | tuple) else [None])]
-    if len({*kinds} & {*GIVEN}) < len(kinds):
-        names = ", ".join(kind.__name__ for kind in GIVEN)
-        raise TypeError(f"uses={uses!r} must be a list with at most one each of {names}")
+    kinds = [type(use) for use in (uses if isinstance(uses, list | tuple) else [uses])]
+    if len({*kinds} & {*GIVEN}) < len(kinds) or not isinstance(uses, list | tuple):
+        names, given = (listed([kind.__name__ for kind in each]) for each in (GIVEN, kinds))
+        raise TypeError(f"uses holds {given}, but must be a list with at most one each of {names}")
     return {name: value for use in uses for name, value in vars(use).items()}
 
 

@@ -87,6 +87,7 @@ def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
         "kind": method.kind,
         "metric": USES[use].metric,
         "n_units": tests.n_units,
+        "keeps_predictions": getattr(method.estimator, "_keeps_predictions", False),
         "difference_low": difference.low,
         "difference_high": difference.high,
         "control": control,

@@ -36,15 +36,16 @@ def _is_shown(row: Row, difference: str, p_value: str, sign: int) -> bool:
 
 
 def best(rows: Sequence[Row]) -> Row | None:
-    """Return the credited adapter to name: one that changes no prediction before equal ones.
+    """Return the credited adapter to name: of equal ones, first those that guarantee predictions.
 
-    Scores are equal within noise if one lies in the 95 % interval of the other.
+    Of these, it is the best whose fit took at most twice the shortest time. Scores are equal within
+    noise if they lie in the 95 % interval of the highest.
     """
     credited = sorted(filter(is_credited, rows), key=lambda row: -row["score"])
-    if not credited:
-        return None
     equal = [row for row in credited if row["score"] >= credited[0]["ci_low"]]
-    return next((row for row in equal if not row["changed_predictions"]), credited[0])
+    equal = [row for row in equal if row["keeps_predictions"]] or equal
+    longest = 2 * min((row["fit_seconds"] for row in equal), default=0.0)
+    return next((row for row in equal if row["fit_seconds"] <= longest), None)
 
 
 def sentence(rows: Sequence[Row]) -> str:
@@ -99,12 +100,12 @@ def _gain(base: Row, better: Sequence[Row], named: Row, use: Wording) -> str:
     if use.of_vectors:
         text += f" and changes {_changed(named)}"
     others = [row for row in better if row is not named]
-    harmless = [row for row in others if use.of_vectors and not row["changed_predictions"]]
+    harmless = [row for row in others if use.of_vectors and row["keeps_predictions"]]
     if named is not better[0]:
         others.remove(better[0])
         text += f"; {_name(better[0])} reaches {_shown(base, better[0])[1]}"
         text += f" and changes {_changed(better[0])}"
-    elif harmless and named["changed_predictions"]:
+    elif harmless and not named["keeps_predictions"]:
         others.remove(harmless[0])
         after = _shown(base, harmless[0])[1]
         text += f"; {_name(harmless[0])} raises it to {after} and changes no prediction"
@@ -114,9 +115,10 @@ def _gain(base: Row, better: Sequence[Row], named: Row, use: Wording) -> str:
 
 
 def _changed(row: Row) -> str:
-    """Number of changed predictions, in words."""
+    """Number of changed predictions, in words, which say "no" only if this is guaranteed."""
     n = row["changed_predictions"]
-    return f"{n} of {row['n_predictions']} predictions" if n else "no prediction"
+    guaranteed = row["keeps_predictions"] and not n
+    return "no prediction" if guaranteed else f"{n} of {row['n_predictions']} predictions"
 
 
 def _no_credit(base: Row, explained: Sequence[Row], use: Wording, after_gain: bool) -> str:

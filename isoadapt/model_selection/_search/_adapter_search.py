@@ -21,6 +21,7 @@ from sklearn.utils import get_tags, indexable
 from sklearn.utils._param_validation import Interval
 from tqdm import tqdm
 
+from isoadapt._utils.containers import as_values
 from isoadapt._utils.messages import shows_progress, warn
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._rows import restore_on_failure
@@ -210,6 +211,8 @@ class AdapterSearchCV(GridSearchCV):
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
             self.refit._check_names(list(scorers._scorers))
         X, y = indexable(X, y)
+        if "groups" in params:
+            params["groups"] = as_values(params["groups"], "groups")
         routed = self._get_routed_params_for_fit(params)
         splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         folds = list(splitter.split(X, y, **routed.splitter.split))
