@@ -313,8 +313,8 @@ class LinearHead(BaseEstimator):
         return LinearHead(coef, intercept, self.classes_, self.multi_label_)
 
     def _renamed(self, names: Mapping[Any, Any]) -> LinearHead:
-        """Return the same classifier with other labels, by those that it has."""
-        classes = [names[label] for label in cast(Any, self.classes_).tolist()]
+        """Return the same classifier with other labels, by those that it has; others stay."""
+        classes = [names.get(label, label) for label in cast(Any, self.classes_).tolist()]
         return LinearHead(self.coef_, self.intercept_, classes, self.multi_label_)
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:

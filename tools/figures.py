@@ -50,7 +50,7 @@ def _fitted(name: str, adapter: Any, X: Any, y: Any) -> Figures:
     """Some figures of a fitted adapter."""
     Z = adapter.transform(X)
     found = {"norm": np.linalg.norm(Z), "sum": Z.sum(), "score": adapter.score(X, y)}
-    if adapter.head is not None:
+    if hasattr(adapter, "predict"):
         found["predictions"] = np.asarray(adapter.predict(X), dtype=float).sum()
     for entry in getattr(adapter, "history_", [])[-1:]:
         found |= {key: value for key, value in entry.items() if key != "dur"}
