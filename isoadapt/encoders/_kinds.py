@@ -9,6 +9,7 @@ from isoadapt.encoders._folder import (
     PEFT_PREFIX,
     PEFT_WEIGHTS,
     base_folder,
+    fault,
     read_adapter,
     read_object,
     transformer_folder,
@@ -95,11 +96,14 @@ def model_class(folder: Path, head: bool) -> str:
 
 def saved_shapes(files: Iterable[Path], prefix: str = "") -> Shapes:
     """Return the shapes of the weights in safetensors files by their names without `prefix`."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     shapes = {}
     for path in files:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - not a dict
-                shapes[name.removeprefix(prefix)] = tuple(file.get_slice(name).get_shape())
+        try:
+            with safe_open(path, "pt") as file:
+                for name in file.keys():  # noqa: SIM118 - not a dict
+                    shapes[name.removeprefix(prefix)] = tuple(file.get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise ValueError(fault(path) or f"{path} is damaged ({error})") from error
     return shapes
