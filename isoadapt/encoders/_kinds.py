@@ -96,14 +96,13 @@ def model_class(folder: Path, head: bool) -> str:
 
 def saved_shapes(files: Iterable[Path], prefix: str = "") -> Shapes:
     """Return the shapes of the weights in safetensors files by their names without `prefix`."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     shapes = {}
     for path in files:
-        try:
-            with safe_open(path, "pt") as file:
-                for name in file.keys():  # noqa: SIM118 - not a dict
-                    shapes[name.removeprefix(prefix)] = tuple(file.get_slice(name).get_shape())
-        except SafetensorError as error:
-            raise ValueError(fault(path) or f"{path} is damaged ({error})") from error
+        if found := fault(path):
+            raise ValueError(found)
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a dict
+                shapes[name.removeprefix(prefix)] = tuple(file.get_slice(name).get_shape())
     return shapes

@@ -46,6 +46,7 @@ _APPLIED |= {"in_features", "out_features", "bias", "dimension", "default_prompt
 _WITHOUT_EFFECT = {"__version__", "requirements", "similarity_fn_name", "prompts", "dropout"}
 _WITHOUT_EFFECT |= {"include_prompt", "embedding_dimension", "word_embedding_dimension"}
 _WITHOUT_EFFECT |= {"activation_fn", "keep_in_fp32_modules", "model_type", "unpad_inputs"}
+_EMPTY = "{% set text = messages | map(attribute='content') | join %}{{ text if text"
 _OFF: tuple[Any, ...] = (None, False, {})
 _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are those assumed here
     "transformer_task": ("feature-extraction", "sequence-classification"),
@@ -56,9 +57,6 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are t
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("token_embeddings", "scores", "sentence_embedding"),
 }
-
-
-_EMPTY = "{% set text = messages | map(attribute='content') | join %}{{ text if text"
 
 
 class _Part(NamedTuple):
