@@ -22,6 +22,7 @@ _FILES = (
     ".py",
     ".jinja",
 )
+_FULL = (".json", ".safetensors")  # endings of files that are never empty
 _SENTENCE_MODULE = re.compile(  # where the versions of sentence-transformers have their modules
     r"sentence_transformers\.(?:models|(?:base|sentence_transformer)\.modules)\.(?:\w+\.)?(\w+)"
 )
@@ -69,6 +70,25 @@ def download(name: str, revision: str | None, code: bool) -> Path:
         ) from cause
 
 
+def fault(file: Path) -> str:
+    """Say what a file holds in place of its own content, and the way out; "" if nothing is seen."""
+    with file.open("rb") as content:
+        start = content.read(512).strip().lower()
+    if start.startswith(b"version https://git-lfs"):
+        return f"{file} is a pointer of Git LFS, not the file itself: run git lfs pull"
+    if start.startswith((b"<!doctype html", b"<html")):
+        return f"{file} is a web page, such as one to sign in: download the file again"
+    return f"{file} is empty: download it again" if not start and file.suffix in _FULL else ""
+
+
+def fault_in(folder: Path) -> str:
+    """Say what a file of a checkpoint or of its base model holds in place of its own content."""
+    places = (folder, base_folder(folder) or folder)
+    files = (file for place in places for file in (*place.glob("*"), *place.glob("*/*")))
+    faults = (fault(file) for file in files if file.suffix in _FILES and file.is_file())
+    return next(filter(None, faults), "")
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file; return None if it does not exist, raise ValueError if it is not JSON."""
     if not path.is_file():
@@ -76,7 +96,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from error
+        raise ValueError(fault(path) or f"{path} is damaged ({error})") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

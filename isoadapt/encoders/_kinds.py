@@ -9,6 +9,7 @@ from isoadapt.encoders._folder import (
     PEFT_PREFIX,
     PEFT_WEIGHTS,
     base_folder,
+    fault,
     read_adapter,
     read_object,
     transformer_folder,
@@ -99,6 +100,8 @@ def saved_shapes(files: Iterable[Path], prefix: str = "") -> Shapes:
 
     shapes = {}
     for path in files:
+        if found := fault(path):
+            raise ValueError(found)
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118 - not a dict
                 shapes[name.removeprefix(prefix)] = tuple(file.get_slice(name).get_shape())

@@ -7,7 +7,7 @@ from textwrap import shorten
 from typing import Any
 
 from isoadapt.encoders._backbone import Backbone, refuse_peft
-from isoadapt.encoders._folder import read_object
+from isoadapt.encoders._folder import fault_in, read_object
 
 _LIBRARIES = r"quantized|bitsandbytes|torchao|\w*gptq\w*|awq|hqq|quanto"
 _QUANTISED = re.compile(rf"\.({_LIBRARIES}|\w*Linear(8bitLt|4bit)|\w*QuantLinear|FP8Linear)\.")
@@ -20,9 +20,10 @@ def checked_read(folder: Path, part: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except Exception as error:  # a damaged file can cause any exception
+        told = f"{type(error).__name__}: {shorten(str(error), 800, placeholder='…')}"
         raise ValueError(
-            f"model={str(folder)!r} cannot be loaded: its {part} cannot be read "
-            f"({type(error).__name__}: {shorten(str(error), 800, placeholder='…')})"
+            f"model={str(folder)!r} cannot be loaded: "
+            + (fault_in(folder) or f"its {part} cannot be read ({told})")
         ) from error
 
 

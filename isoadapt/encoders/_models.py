@@ -15,14 +15,7 @@ import torch
 
 from isoadapt._utils.devices import SharedSetting, resolve_device
 from isoadapt._utils.imports import import_optional
-from isoadapt.encoders._backbone import (
-    Backbone,
-    eval_copy,
-    find_last_linear,
-    is_classifier,
-    live_backbone,
-    unwrapped,
-)
+from isoadapt.encoders._backbone import Backbone, find_last_linear, live_backbone, unwrapped
 from isoadapt.encoders._batching import PAIR, explained_failure
 from isoadapt.encoders._folder import (
     PEFT_CONFIG,
@@ -229,8 +222,8 @@ def _outputs(model: Any, tokenizer: Any, config: Any) -> torch.Tensor:
     ids: Any = settings.get("trainable_token_indices") or settings.get("token_indices") or []
     ids = [*chain(*ids.values())] if isinstance(ids, dict) else ids
     texts = Texts([*PAIR.first, tokenizer.decode(ids)])
-    backbone = Backbone(eval_copy(model), tokenizer, None)
-    network = backbone.model if is_classifier(model) else backbone.base
+    backbone = live_backbone(model, tokenizer)
+    network = backbone.base if backbone.head is None else backbone.model
     tokens, found = model_inputs(backbone, texts, backbone.default_length), []
     for row in range(len(texts)):
         batch = tokens.batch(row, row + 1)

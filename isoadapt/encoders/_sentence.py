@@ -15,7 +15,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from isoadapt._utils.messages import reason
-from isoadapt.encoders._folder import module_kind, read_object, sentence_modules, transformer_folder
+from isoadapt.encoders._folder import (
+    fault,
+    module_kind,
+    read_object,
+    sentence_modules,
+    transformer_folder,
+)
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._pooling import HEAD_INPUT, LIBRARY, MODES, Columns, Normalize, Pooling
 
@@ -40,6 +46,7 @@ _APPLIED |= {"in_features", "out_features", "bias", "dimension", "default_prompt
 _WITHOUT_EFFECT = {"__version__", "requirements", "similarity_fn_name", "prompts", "dropout"}
 _WITHOUT_EFFECT |= {"include_prompt", "embedding_dimension", "word_embedding_dimension"}
 _WITHOUT_EFFECT |= {"activation_fn", "keep_in_fp32_modules", "model_type", "unpad_inputs"}
+_EMPTY = "{% set text = messages | map(attribute='content') | join %}{{ text if text"
 _OFF: tuple[Any, ...] = (None, False, {})
 _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are those assumed here
     "transformer_task": ("feature-extraction", "sequence-classification"),
@@ -50,9 +57,6 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {  # values of other settings that are t
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("token_embeddings", "scores", "sentence_embedding"),
 }
-
-
-_EMPTY = "{% set text = messages | map(attribute='content') | join %}{{ text if text"
 
 
 class _Part(NamedTuple):
@@ -97,9 +101,11 @@ def _parts(modules: list[tuple[str, Path]]) -> list[_Part]:
     files = sorted(modules[0][1].glob("sentence_*_config.json"))  # one for each class of models
     parts = [_Part("Transformer", next(filter(None, map(read_object, files)), {}), "")]
     for kind, place in modules[1:]:
-        for name in _FILES.get(kind, ()):
-            if not (place / name).is_file():
-                raise _missing(place / name)
+        for each in [place / name for name in _FILES.get(kind, ())]:
+            if not each.is_file():
+                raise _missing(each)
+            if found := fault(each):
+                raise ValueError(found)
         file, weights = place / _CONFIG, place / _WEIGHTS
         parts.append(_Part(kind, read_object(file), str(file), partial(load_file, weights)))
     return parts

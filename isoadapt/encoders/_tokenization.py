@@ -76,9 +76,8 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
         for name, rows in columns.items():
             rows += (row or [filler[name]] for row in part[name])
     counts = np.array([len(row) for row in columns["input_ids"]])
-    ends = np.zeros_like(counts)
-    if backbone.end_token is not None:
-        ends = np.array([row.count(backbone.end_token) for row in columns["input_ids"]])
+    end = backbone.end_token
+    ends = np.array([0 if end is None else row.count(end) for row in columns["input_ids"]])
     order = np.lexsort((-counts, ends))
     flat = {
         name: np.fromiter(chain.from_iterable(rows[i] for i in order), np.int64)

@@ -23,6 +23,7 @@ from isoadapt.encoders._backbone import position_limit
 from isoadapt.encoders._folder import (
     check_files,
     checkpoint_folder,
+    fault_in,
     transformer_folder,
     weight_files,
 )
@@ -277,9 +278,9 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
         )
     except Exception as error:  # damaged files make transformers raise errors of many classes
         raise OSError(
-            f"model={str(model)!r} cannot be loaded ({reason(error)}); pass a folder that "
-            "save_pretrained of both the model and its tokenizer wrote, with safetensors weights, "
-            "or check the name and the connection"
+            f"model={str(model)!r} cannot be loaded ({fault_in(folder) or reason(error)}); pass a "
+            "folder that save_pretrained of both the model and its tokenizer wrote, with "
+            "safetensors weights, or check the name and the connection"
         ) from error
     vars(network.config).pop("isoadapt_isobn", None)  # the loaded head already includes the scale
     return network, tokenizer

@@ -10,7 +10,7 @@ import torch
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import reason, warn
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._folder import read_json, read_object
+from isoadapt.encoders._folder import fault_in, read_json, read_object
 from isoadapt.encoders._loading import use_options
 from isoadapt.encoders._models import quiet
 from isoadapt.interop._reference import (
@@ -64,7 +64,7 @@ def check_loader(folder: Path, name: str, reference: Reference, code: bool) -> C
     except ImportError:  # it is not installed
         raise
     except Exception as error:  # whatever damaged files lead to
-        wrong = f"cannot be used: {reason(error)}"
+        wrong = f"cannot be used: {fault_in(folder) or reason(error)}"
         return Check(len(reference.texts), reference.limit, wrong=wrong)
     if check.exceeds and not check.wrong:
         return check._replace(wrong=f"beyond the limit of {check.limit:.1e}")

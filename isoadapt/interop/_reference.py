@@ -91,10 +91,7 @@ class Reference(NamedTuple):
         return self._replace(vectors=vectors, limit=limit, settings={"max_length": length})
 
     def batches(self, empty: str = "") -> list[list[str]]:
-        """Return batches with each text alone, and one with all but the last, the longest.
-
-        `empty` takes the place of an empty text.
-        """
+        """Return batches with each text alone, `empty` for an empty one, and one with most."""
         texts = [text or empty for text in self.texts]
         return [*([text] for text in texts), *[texts[:-1]] * self.padded]
 

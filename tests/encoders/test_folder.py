@@ -128,3 +128,34 @@ def test_damaged_files_are_one_error(bare_checkpoint, tmp_path, file, content):
     assert str(folder) in str(caught.value)
     if "id2label" in content:
         assert "must be an object" in str(caught.value)
+
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'ab' * 32}\nsize 90868373\n"
+PAGE = "\n<!DOCTYPE html>\n<html><body>Please sign in</body></html>"
+SUBSTITUTES = {
+    "pointer": (POINTER, "a pointer of Git LFS.*git lfs pull"),
+    "page": (PAGE, "a web page.*download"),
+    "empty": ("", "empty.*download"),
+}
+
+
+@pytest.mark.parametrize("substitute", SUBSTITUTES)
+@pytest.mark.parametrize("file", ["shard.safetensors", "tokenizer.json", "config.json"])
+def test_what_a_file_holds_in_place_of_its_content(file, substitute, checkpoint, tmp_path):
+    content, says = SUBSTITUTES[substitute]
+    folder = sharded(checkpoint, tmp_path / "copy", "shard.safetensors")
+    (folder / file).write_text(content)
+    calls = (
+        lambda: TransformerEncoder(folder).transform(TEXTS),
+        lambda: finetune_text_classifier(folder, TEXTS, [0, 1] * 4, tmp_path / "out", epochs=1),
+    )
+    for call in calls:
+        with pytest.raises((OSError, ValueError), match=f"copy/{file} is {says}"):
+            call()
+
+
+def test_a_file_that_is_not_read_may_be_a_pointer(checkpoint, tmp_path):
+    folder = copied(checkpoint, tmp_path / "copy")
+    (folder / "spiece.model").write_text(POINTER)
+    expected = TransformerEncoder(checkpoint).transform(TEXTS)
+    np.testing.assert_array_equal(TransformerEncoder(folder).transform(TEXTS), expected)

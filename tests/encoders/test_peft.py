@@ -224,6 +224,13 @@ def test_fine_tuning_refuses_an_adapter_even_beside_a_whole_checkpoint(copied, t
             ),
             "no weights for classifier.bias",
         ),
+        (
+            lambda folder: (
+                edit(folder, CONFIG, task_type=None),
+                (folder / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1"),
+            ),
+            f"{WEIGHTS} is a pointer of Git LFS",
+        ),
     ],
 )
 def test_adapters_that_cannot_be_used_are_refused(change, says, copied, monkeypatch):
