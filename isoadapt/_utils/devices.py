@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from threadpoolctl import OpenBLASController, get_cached_controller
 
@@ -80,12 +81,12 @@ def one_blas_thread_if_small(X: Any) -> AbstractContextManager[Any]:
 
 
 def few_rows_in_one_thread(function: _Function) -> _Function:
-    """Decorate a function so that BLAS uses one thread if its first matrix is small."""
+    """Decorate a function so that BLAS uses one thread if its first array (n, d) is small."""
 
     @wraps(function)
     def limited(*args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
-        matrices = (each for each in given if len(getattr(each, "shape", ())) == 2)
+        matrices = (each for each in given if isinstance(each, np.ndarray) and each.ndim == 2)
         with one_blas_thread_if_small(next(matrices, None)):
             return function(*args, **kwargs)
 
