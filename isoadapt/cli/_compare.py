@@ -19,9 +19,8 @@ class Run(NamedTuple):
     """What a comparison reads, how it is run, and what it prints and writes."""
 
     rows: Source  # to fit to; the other tables are read like it
-    test: Path | None
-    pairs: Path | None
-    foreign: Path | None
+    tables: dict[str, Path]  # further ones, by the names of their options
+    of_pairs: tuple[tuple[str, ...] | None, str | None]  # columns of texts and of scores
     encoder_saw: bool | None
     jobs: int | None
     cache: Path | None
@@ -35,17 +34,18 @@ class Run(NamedTuple):
 class Tables(NamedTuple):
     """What the tables hold, by the names of compare_adapters."""
 
-    texts: dict[str, list[Any]]  # of "X", "X_test", "A", "B" and "foreign"
+    texts: dict[str, list[Any]]  # of "X", "X_test" and the vectors of the uses
     labels: "dict[str, NDArray[Any]]"  # of "y" and "y_test"
-    scores: "NDArray[np.float64] | None"  # of the pairs A, B
+    uses: dict[str, dict[str, Any]]  # parameters that are no vectors, by the classes of the uses
     files: list[str]  # name and digest of each table
 
 
 def compare(adapters: list[str], options: Run) -> None:
     """Read the tables, embed the texts, compare the adapters, and print the comparison."""
     chosen = _check_usage(adapters, options)
-    files = [options.rows.path, options.test, options.pairs, options.foreign]
-    check_exist(files, [options.rows.model, options.rows.teacher])
+    check_exist(
+        [options.rows.path, *options.tables.values()], [options.rows.model, options.rows.teacher]
+    )
     out, page = (path and path.expanduser() for path in (options.out, options.page))
     if out is not None:
         check_writable(out)
@@ -61,10 +61,19 @@ def compare(adapters: list[str], options: Run) -> None:
 
 def _check_usage(adapters: list[str], options: Run) -> Any:
     """Return the adapters to compare; raise WrongUsage for options that exclude each other."""
-    if options.encoder_saw and options.test is None:
+    tables = options.tables.keys()
+    if options.encoder_saw and "test" not in tables:
         raise WrongUsage(
             f"--encoder-saw: the encoder was trained on {options.rows.path}, so other rows must be "
             "judged: name a table that it has not seen with --test"
+        )
+    if any(options.of_pairs) and "pairs" not in tables:
+        raise WrongUsage("--pairs-text and --pairs-score name columns of --pairs: give it too")
+    search = {"queries", "documents", "relevant"}
+    if tables & search not in (set(), {"queries"}, search):
+        raise WrongUsage(
+            "--queries, --documents and --relevant must be given together, or --queries alone, "
+            "with a table of the columns query and document"
         )
     page = options.page
     if page is not None and (page.suffix.lower() != ".html" or page.is_dir()):
@@ -86,23 +95,24 @@ def _read(options: Run) -> Tables:
     """Read all tables."""
     from isoadapt.datasets import load_table
 
+    rows, given = options.rows, options.tables
     texts: dict[str, list[Any]] = {}
     labels: dict[str, Any] = {}
-    scores = None
-    rows = options.rows
+    uses: dict[str, dict[str, Any]] = {}
     texts["X"], labels["y"] = labelled_texts(rows)
-    if options.test is not None:
-        texts["X_test"], labels["y_test"] = labelled_texts(rows._replace(path=options.test))
-    if options.pairs is not None:
-        texts["A"], texts["B"], scores = _pairs(options.pairs)
-    if options.foreign is not None:
-        texts["foreign"] = list(load_table(options.foreign, text=rows.text, label=None)[0])
-    files = [
-        f"{path} (sha256 {_digest(path)})"
-        for path in (rows.path, options.test, options.pairs, options.foreign)
-        if path is not None
-    ]
-    return Tables(texts, labels, scores, files)
+    if "test" in given:
+        texts["X_test"], labels["y_test"] = labelled_texts(rows._replace(path=given["test"]))
+    if "pairs" in given:
+        texts["A"], texts["B"], scores = _pairs(options)
+        uses["Similarity"] = {"scores": scores}
+    if "queries" in given:
+        texts["queries"], texts["documents"], relevant = _search(given)
+        uses["Search"] = {"relevant": relevant}
+    if "foreign" in given:
+        texts["foreign"] = list(load_table(given["foreign"], text=rows.text, label=None)[0])
+        uses["Outliers"] = {}
+    files = [f"{path} (sha256 {_digest(path)})" for path in (rows.path, *given.values())]
+    return Tables(texts, labels, uses, files)
 
 
 def _digest(path: Path) -> str:
@@ -110,15 +120,49 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "folder"
 
 
-def _pairs(path: Path) -> "tuple[list[str], list[str], NDArray[np.float64]]":
+def _pairs(options: Run) -> "tuple[list[str], list[str], NDArray[np.float64]]":
     """Read the texts of both sides of the pairs of a table, and their scores."""
     from isoadapt.datasets import load_table
 
-    texts, scores = load_table(path)
+    path, (columns, score) = options.tables["pairs"], options.of_pairs
+    texts, scores = load_table(path, text=columns, label=score or "label")
     if scores is None or scores.dtype.kind not in "if" or not isinstance(texts[0], tuple):
         raise ValueError(
-            f"--pairs {path} must have the columns sentence1, sentence2 and label, where label is "
-            "the similarity of the pair as a number"
+            f"--pairs {path} must have two columns of texts, sentence1 and sentence2, and label, "
+            "the similarity of the pair as a number; name others with --pairs-text A,B and "
+            "--pairs-score C"
         )
     first, second = ([str(pair[side]) for pair in texts] for side in (0, 1))
     return first, second, scores.astype(float)
+
+
+def _search(given: dict[str, Path]) -> tuple[list[Any], list[Any], list[set[int]]]:
+    """Read queries, documents, and the row numbers of the documents relevant to each query."""
+    from isoadapt.datasets import load_table
+
+    path = given.get("relevant", given["queries"])
+    pairs, _ = load_table(path, text=("query", "document"), label=None)
+    if "relevant" in given:
+        queries, documents = _by_id(given["queries"]), _by_id(given["documents"])
+    else:
+        queries, documents = ({text: text for text in side} for side in zip(*pairs, strict=True))
+    numbers = {name: number for number, name in enumerate(documents)}
+    relevant: dict[str, set[int]] = {}
+    for row, (query, document) in enumerate(pairs, 1):
+        if query not in queries or document not in numbers:
+            raise ValueError(
+                f"--relevant {path}, row {row}: there is no query {query!r} or no document "
+                f"{document!r}; name them by the columns id of their tables or, without one, by "
+                "their row numbers from 1"
+            )
+        relevant.setdefault(query, set()).add(numbers[document])
+    return [queries[name] for name in relevant], [*documents.values()], [*relevant.values()]
+
+
+def _by_id(path: Path) -> dict[str, Any]:
+    """Read the texts of a table by its column id or, without one, by their row numbers from 1."""
+    from isoadapt.datasets._tables import load_table, read_table
+
+    has_ids = "id" in read_table(path.expanduser())
+    texts, ids = load_table(path, label="id" if has_ids else None)
+    return dict(zip(map(str, ids if has_ids else range(1, len(texts) + 1)), texts, strict=True))

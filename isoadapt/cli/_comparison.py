@@ -1,6 +1,7 @@
 """What ``isoadapt compare`` runs once its tables are read: the encoders, the comparison, files."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from isoadapt import TeacherReadout, TransformerEncoder
+from isoadapt import TeacherReadout, TransformerEncoder, model_selection
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.adapters._heads import head_for
+from isoadapt.adapters._registry import NAMES, NEED_TEACHER, VARIANTS, Variant
 from isoadapt.cli._compare import Run, Tables
 from isoadapt.cli._options import Console
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.interop import save_adapter
 from isoadapt.metrics import isotropy_report
-from isoadapt.model_selection import Comparison, Outliers, Similarity, compare_adapters
+from isoadapt.model_selection import Comparison, Use, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
 
@@ -59,7 +61,8 @@ def run(tables: Tables, adapters: Any, options: Run) -> None:
     if options.page is not None:
         width = encoder.open().width
         _write_page(options.page, options, comparison, tables, vectors, width)
-    console.show(comparison._text(options.full), comparison.to_dict())
+    text = comparison._text(options.full) + _next(comparison, options)
+    console.show(text, comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
 
@@ -78,17 +81,14 @@ def _encode(encoder: TransformerEncoder, tables: Tables, console: Console) -> Ve
     return found
 
 
-def _uses(tables: Tables, vectors: Vectors, console: Console) -> list[Any]:
+def _uses(tables: Tables, vectors: Vectors, console: Console) -> list[Use]:
     """Return the uses, beside the task, for which there are tables."""
-    uses: list[Any] = []
-    if tables.scores is not None:
-        uses.append(Similarity(vectors["A"], vectors["B"], tables.scores))
-    if "foreign" in vectors:
-        uses.append(Outliers(vectors["foreign"]))
-    others = {"A": "similarity (--pairs)", "foreign": "outliers (--foreign)"}
-    left = [use for name, use in others.items() if name not in vectors]
-    console.say(f"Not judged: {', '.join([*left, 'search (in Python only)'])}")
-    return uses
+    options = {"Similarity": "similarity (--pairs)", "Search": "search (--queries)"}
+    options |= {"Outliers": "outliers (--foreign)"}
+    if left := [use for name, use in options.items() if name not in tables.uses]:
+        console.say(f"Not judged: {', '.join(left)}")
+    kinds = [(getattr(model_selection, name), own) for name, own in tables.uses.items()]
+    return [kind(**own, **{each: vectors[each] for each in kind.vectors}) for kind, own in kinds]
 
 
 def _save(
@@ -117,6 +117,26 @@ def _save(
                 console.say(
                     f"{folder} is of an earlier comparison; this one credits no such adapter"
                 )
+
+
+def _next(comparison: Comparison, options: Run) -> str:
+    """Say how to apply the adapter that is named first, if there is one."""
+    use = next(filter(comparison.credited, comparison.uses), "")
+    if not use:
+        return ""
+    rows, name = options.rows, comparison.credited(use)[0]
+    if options.out is not None:
+        words = [str(options.out / f"best-for-{use}"), "--model", str(rows.model)]
+        command = shlex.join(["isoadapt", "export", *words, "--out", "my-exported-model"])
+        return f"\n\nNext: export the best adapter for {use}.\n  {command}"
+    variant = next((each for each in VARIANTS if each.name == name), Variant(name))
+    method = next(method for method, adapter in NAMES.items() if adapter == variant.adapter)
+    more = [word for each in variant.params.items() for word in ("--set", "{}={}".format(*each))]
+    if method in NEED_TEACHER:
+        more += ["--teacher", str(rows.teacher)]
+    elif rows.label:
+        more += ["--label", rows.label]
+    return f"\n\nNext: fit the best adapter for {use}.\n  {rows.fit_command(method, *more)}"
 
 
 def _write_page(

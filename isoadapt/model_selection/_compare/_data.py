@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,7 @@ from isoadapt.heads import LinearHead
 from isoadapt.metrics._points import codes_of
 from isoadapt.model_selection._compare._methods import ALL_COLUMNS, HEAD_COLUMNS, TEACHER_COLUMNS
 from isoadapt.model_selection._compare._paired_tests import joined
-from isoadapt.model_selection._compare._uses import (
-    FEWEST,
-    TASKS,
-    Neighbours,
-    Search,
-    Use,
-)
+from isoadapt.model_selection._compare._uses import FEWEST, TASKS, Index, Neighbours, Search, Use
 
 
 @dataclass(frozen=True)
@@ -77,11 +71,8 @@ def make_data(
         raise ValueError("X_test and y_test must be given together, or neither")
     if groups_test is not None and X_test is None:
         raise ValueError("groups_test was given without X_test: pass the groups of X as groups")
-    given, places = {"X": X, "X_test": X_test}, []
-    for use in _listed(uses):
-        own = {each: f"{use.name}.{each}" if each in given else each for each in use.vectors}
-        given |= {name: getattr(use, each) for each, name in own.items()}
-        places.append((use, own))
+    given, places = {"X": X, "X_test": X_test}, _places(uses)
+    given |= {name: getattr(use, each) for name, (use, each) in places.items()}
     sets, widths = _matrices(given, teacher, head)
     n_fit, d = len(sets["X"]), sets["X"].shape[1] if widths is None else widths[0]
     rows, targets, numbers = _rows(sets, (y, y_test), (groups, groups_test), head, task)
@@ -91,11 +82,7 @@ def make_data(
     clusters = joined(numbers, copy_hashes(rows[:, :d]))
     of_fit = None if groups is None else numbers[:n_fit]
     found: list[Use] = [Neighbours()] if task == "classify" else []
-    for use, own in places:
-        checked = use._with(**{each: sets[name] for each, name in own.items()}).check()
-        found.append(checked)
-        if widths is not None and isinstance(checked, Search):
-            found.append(checked.in_index(checked.documents[:, widths[1] :]))
+    found += _checked(uses, places, sets, widths)
     names = [*TASKS, *(use.name for use in found)]
     if taken := [name for name in names if names.count(name) > 1]:
         raise ValueError(
@@ -122,17 +109,33 @@ def _rows(
     return np.concatenate(rows), np.concatenate(targets), np.concatenate(numbers)
 
 
-def _listed(uses: Any) -> Sequence[Use]:
-    """Return the uses, if they are a list of such."""
-    listed: Any = uses if isinstance(uses, list | tuple) else [None]
-    wrong = [type(use).__name__ for use in listed if not isinstance(use, Use)]
-    if wrong:
-        given = f"one that holds a {wrong[0]}" if listed is uses else f"a {type(uses).__name__}"
-        raise TypeError(
-            f"uses must be a list of Similarity, Search, Outliers or other subclasses of Use, "
-            f"not {given}"
-        )
-    return listed
+def _places(uses: Any) -> dict[str, tuple[Use, str]]:
+    """Use and parameter of each set of vectors, by a name that no other set has."""
+    is_list, found = isinstance(uses, list | tuple), {}
+    for use in uses if is_list else [uses]:
+        if not (is_list and isinstance(use, Use)):
+            raise TypeError(
+                "uses must be a list of Similarity, Search, Outliers or other subclasses of Use, "
+                f"not {'a list with ' * is_list}{type(use).__name__}"
+            )
+        for each in use.vectors:
+            is_taken = each in found or each in ("X", "X_test")
+            found[f"{use.name}.{each}" if is_taken else each] = use, each
+    return found
+
+
+def _checked(
+    uses: Sequence[Any],
+    places: Mapping[str, tuple[Use, str]],
+    sets: Mapping[str, NDArray[Any]],
+    widths: tuple[int, int] | None,
+) -> Iterator[Use]:
+    """Yield the uses with checked data and, with a teacher, each search in its index too."""
+    for use in uses:
+        own = {places[name][1]: rows for name, rows in sets.items() if places[name][0] is use}
+        yield (checked := replace(use, **own).check())
+        if widths is not None and isinstance(checked, Search):
+            yield Index.of(checked, widths[1])
 
 
 def _matrices(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -63,120 +62,59 @@ class Transform(NamedTuple):
 
 
 class Use(ABC):
-    """Use of vectors beside the task, for :func:`compare_adapters`: base class of all uses.
+    """Base class of the uses of vectors that :func:`compare_adapters` judges beside the task.
 
-    A subclass holds the data of a use and says what is measured of vectors. Its instances are
-    passed in the list `uses`. Scores and differences of its items are tested, adjusted for all
-    adapters and worded in the verdict, as for :class:`Similarity` or :class:`Search`.
+    A subclass is a dataclass with the data of a use. It says what is measured of vectors and which
+    items depend on each other. The differences are tested, adjusted for all adapters and worded in
+    the verdict, as for :class:`Similarity`. The guide has an example.
 
     Attributes
     ----------
     vectors : tuple of str
-        Names of the attributes that hold embeddings, array-like of shape (n, n_features). They are
-        matrices when a method below is called.
+        Names of the parameters that hold embeddings, array-like of shape (n, n_features). They are
+        matrices when the methods are called.
     name : str
-        Name of the use in tables and in the verdict, where it follows "For". Each use of a
-        comparison needs another one.
+        Name of the use in tables and, after "For", in the verdict. Each use needs another one.
     metric : str
-        Name of the score, of which more is better.
+        Name of the score. Greater is better.
     highest : float, default=1.0
         Greatest possible score, at which intervals end.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> import numpy as np
-    >>> from sklearn.datasets import make_classification
-    >>> from sklearn.metrics.pairwise import paired_cosine_distances
-    >>> from isoadapt.model_selection import Use, compare_adapters
-    >>> @dataclass
-    ... class Triplets(Use):
-    ...     anchors: np.ndarray
-    ...     near: np.ndarray
-    ...     far: np.ndarray
-    ...     vectors, name, metric = ("anchors", "near", "far"), "triplets", "accuracy"
-    ...
-    ...     def measure(self, transform):
-    ...         a, b, c = (transform(rows) for rows in (self.anchors, self.near, self.far))
-    ...         return paired_cosine_distances(a, b) < paired_cosine_distances(a, c)
-    ...
-    ...     def units(self):
-    ...         return np.arange(len(self.anchors))  # all are independent
-    >>> X, y = make_classification(100, 8, n_informative=5, random_state=0)
-    >>> uses = [Triplets(X[:60], X[:60] + 1, X[40:])]
-    >>> comparison = compare_adapters(X, y, "Whitening", encoder_saw=False, uses=uses)
-    >>> comparison.verdict("triplets").startswith("For triplets, ")
-    True
     """
 
     vectors: ClassVar[tuple[str, ...]]
     metric: ClassVar[str]
     highest: ClassVar[float] = 1.0
-    of_rows: ClassVar[bool] = False  # whether items are the judged rows of a split and own ones
+    of_rows: ClassVar[bool] = False  # whether items are the judged rows of each split and own ones
     name: str
 
     def check(self) -> Self:
-        """Return the use with its other data checked, before anything is fitted.
-
-        Returns
-        -------
-        Use
-            By default, the use as it is.
-        """
+        """Return the use with its other data checked, before anything is fitted."""
         return self
 
     @abstractmethod
     def measure(self, transform: Transform) -> Any:
-        """Return a value of each item, from vectors of an adapter.
+        """Return a value for each item, array-like of shape (n_items,).
 
-        Parameters
-        ----------
-        transform : callable
-            Returns the adapted vectors, (n, d) in float64, of the rows of a matrix.
-
-        Returns
-        -------
-        array-like of shape (n_items,)
-            Numbers or booleans.
+        The function `transform` returns the adapted vectors of the rows of a matrix, in float64.
         """
 
     def evidence(self, values: Floats) -> tuple[float, Floats]:
-        """Return the score, and the influence of each item on it.
+        """Return the score of values (n_items,), their mean, and the influence of each on it.
 
-        Parameters
-        ----------
-        values : ndarray of shape (n_items,)
-            What `measure` returned.
-
-        Returns
-        -------
-        score : float
-            By default, the mean of the values.
-        influence : ndarray of shape (n_items,)
-            Influences, which sum to 0: by default, deviations from the mean divided by n_items.
+        Influences (n_items,) sum to 0: of a mean, they are the deviations divided by n_items.
         """
         return mean(values)
 
     @abstractmethod
     def units(self) -> Any:
-        """Return which items depend on each other.
+        """Return a label for each item, array-like of shape (n_items,), equal for dependent ones.
 
-        Returns
-        -------
-        array-like of shape (n_items,), or sparse array of shape (n_units, n_items)
-            Labels, which are equal for items that depend on each other; or ones where an item is
-            in a unit, if items may be in several.
+        Items that are in several units need a sparse array (n_units, n_items) of zeros and ones.
         """
 
     def _is_untested(self, difference: Evidence, units: csr_array) -> bool:
-        """Whether too few units change for a test of a difference."""
+        """Whether too few units change for a test."""
         return rests_on_few(difference, units)
-
-    def _with(self, **changes: Any) -> Self:
-        """Copy with other values of attributes, of a frozen dataclass too."""
-        copied = copy(self)
-        vars(copied).update(changes)
-        return copied
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +149,6 @@ class Similarity(Use):
     name: str = "similarity"
 
     def check(self) -> Self:
-        """Check scores and groups; groups become numbers."""
         given = as_values(self.scores, "scores", numeric=True)
         scores = check_array(given, dtype=np.float64, ensure_2d=False, input_name="scores")
         check_consistent_length(self.A, self.B, scores)
@@ -224,7 +161,7 @@ class Similarity(Use):
         if groups is not None:
             names = np.ravel(as_values(groups, "groups of Similarity"), order="F")
             groups = codes_of(names, 2 * len(scores), "groups of Similarity", "A and B")[1]
-        return self._with(scores=scores, groups=groups)
+        return replace(self, scores=scores, groups=groups)
 
     @cached_property
     def _texts(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -242,18 +179,15 @@ class Similarity(Use):
         return linked(ends)
 
     def measure(self, transform: Transform) -> Floats:
-        """Return minus the angles of the pairs, which are ordered as the cosines."""
         vectors, ends = self._texts
         first, second = torch.from_numpy(transform(vectors))[ends]
-        return -angles(first, second).numpy()
+        return -angles(first, second).numpy()  # ordered as the cosines
 
     def evidence(self, values: Floats) -> Evidence:
-        """Return the correlation with the scores, and the influences of the different pairs."""
         found = rank_correlation(values, self.scores)
         return found._replace(influence=np.bincount(self._linked[1], found.influence).astype(float))
 
     def units(self) -> csr_array:
-        """Return the units of pairs that have a text, or a group, in common."""
         return self._linked[0]
 
 
@@ -282,24 +216,17 @@ class Search(Use):
     name: str = "search"
 
     def check(self) -> Self:
-        """Check the numbers of the relevant documents."""
         sizes = len(self.queries), len(self.documents)
-        return self._with(relevant=relevant_sets(self.relevant, *sizes))
+        return replace(self, relevant=relevant_sets(self.relevant, *sizes))
 
     def measure(self, transform: Transform) -> Floats:
-        """Return the reciprocal rank of each query."""
         return self._ranks(transform(self.queries), transform(self.documents))
 
     def _ranks(self, queries: Floats, documents: NDArray[Any]) -> Floats:
         return reciprocal_ranks(queries, documents, self.relevant, min(K, len(documents)))
 
-    def in_index(self, teacher: NDArray[Any]) -> Index:
-        """Return the same search among the teacher's vectors of the documents."""
-        name = "index" if self.name == "search" else f"{self.name} index"
-        return Index(self.queries, self.documents, self.relevant, name, teacher)
-
     def units(self) -> NDArray[np.int64]:
-        """Return labels that equal queries and those of the same relevant documents share."""
+        # Equal queries, and those of the same relevant documents, depend on each other.
         hashes, queries = copy_hashes(self.documents), copy_hashes(self.queries)
         found = [hash(frozenset(hashes[list(own)].tolist())) for own in self.relevant]
         return joined(np.arange(len(queries)), queries, np.array(found).view(np.uint64))
@@ -311,8 +238,14 @@ class Index(Search):
 
     teacher: Any = None  # its vectors of the documents
 
+    @classmethod
+    def of(cls, search: Search, width: int) -> Self:
+        """Return the use of a search, where the teacher's columns begin at `width`."""
+        name = "index" if search.name == "search" else f"{search.name} index"
+        documents = search.documents
+        return cls(search.queries, documents, search.relevant, name, documents[:, width:])
+
     def measure(self, transform: Transform) -> Floats:
-        """Return the reciprocal rank of each query."""
         return self._ranks(transform(self.queries), self.teacher)
 
 
@@ -339,17 +272,14 @@ class Outliers(Use):
     name: str = "outliers"
 
     def measure(self, transform: Transform) -> Floats:
-        """Return the placements of the judged and, after them, of the foreign rows."""
         reference, foreign = transform(transform.train), transform(self.foreign)
         inner, outer = (_mean_distance(rows, reference) for rows in (transform.judged, foreign))
         return np.concatenate(placements(inner, outer))
 
     def evidence(self, values: Floats) -> Evidence:
-        """Return the AUROC, and the influence of the rows of both kinds."""
         return two_means(*np.split(values, [len(values) - len(self.foreign)]))
 
     def units(self) -> NDArray[np.uint64]:
-        """Return labels that equal foreign rows share."""
         return copy_hashes(self.foreign)
 
     def _is_untested(self, difference: Evidence, units: csr_array) -> bool:
@@ -366,11 +296,9 @@ class Neighbours(Use):
     name = "neighbours"
 
     def measure(self, transform: Transform) -> Floats:
-        """Return the contributions of the judged rows."""
         return same_class_shares(transform.judged, transform.y)
 
     def units(self) -> list[Any]:
-        """Return no labels: there are only judged rows."""
         return []
 
 
