@@ -98,12 +98,17 @@ def _advice(
     from isoadapt.metrics._report_text import repair
 
     head = encoder.open().head() is not None
-    verdict = report.verdict(head)
+    verdict, model, path = report.verdict(head), str(source.model), str(source.path)
+    options = ["--separately"] * source.separately
+    options += ["--text", ",".join(source.text)] if source.text else []
+    options += ["--max-length", str(source.max_length)] if source.max_length else []
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
-    commands = [source.fit_command(name) for name in names]
+    commands = [
+        ["fit", each, "--on", path, "--model", model, "--out", "my-adapter", *options]
+        for each in names
+    ]
     if has_unread_export(encoder):
         step = "measure the repaired vectors, which were exported beside the classifier"
         verdict = f"{verdict.splitlines()[0]}\nNext: {step}."
-        words = ["audit", str(source.model), str(source.path), "--vectors", "exported"]
-        commands = [shlex.join(["isoadapt", *words, *source.options()])]
-    return verdict, [f"  {command}" for command in commands]
+        commands = [["audit", model, path, "--vectors", "exported", *options]]
+    return verdict, [f"  {shlex.join(['isoadapt', *each])}" for each in commands]

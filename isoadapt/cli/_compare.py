@@ -165,4 +165,7 @@ def _by_id(path: Path) -> dict[str, Any]:
 
     has_ids = "id" in read_table(path.expanduser())
     texts, ids = load_table(path, label="id" if has_ids else None)
-    return dict(zip(map(str, ids if has_ids else range(1, len(texts) + 1)), texts, strict=True))
+    found = dict(zip(map(str, ids if has_ids else range(1, len(texts) + 1)), texts, strict=True))
+    if len(found) < len(texts):
+        raise ValueError(f"{path}: the column id holds a value twice: number the rows differently")
+    return found

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from sklearn.base import clone
 from isoadapt import TeacherReadout, TransformerEncoder, model_selection
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.adapters._heads import head_for
-from isoadapt.adapters._registry import NAMES, NEED_TEACHER, VARIANTS, Variant
 from isoadapt.cli._compare import Run, Tables
 from isoadapt.cli._options import Console
 from isoadapt.encoders._pooling import READOUT
@@ -120,23 +120,15 @@ def _save(
 
 
 def _next(comparison: Comparison, options: Run) -> str:
-    """Say how to apply the adapter that is named first, if there is one."""
-    use = next(filter(comparison.credited, comparison.uses), "")
-    if not use:
+    """Say which command keeps or exports the best adapter of the first use that has one."""
+    use = next(filter(comparison.credited, comparison.uses), None)
+    if use is None:
         return ""
-    rows, name = options.rows, comparison.credited(use)[0]
+    words, step = [*sys.argv[1:], "--out", "my-comparison"], "save"
     if options.out is not None:
-        words = [str(options.out / f"best-for-{use}"), "--model", str(rows.model)]
-        command = shlex.join(["isoadapt", "export", *words, "--out", "my-exported-model"])
-        return f"\n\nNext: export the best adapter for {use}.\n  {command}"
-    variant = next((each for each in VARIANTS if each.name == name), Variant(name))
-    method = next(method for method, adapter in NAMES.items() if adapter == variant.adapter)
-    more = [word for each in variant.params.items() for word in ("--set", "{}={}".format(*each))]
-    if method in NEED_TEACHER:
-        more += ["--teacher", str(rows.teacher)]
-    elif rows.label:
-        more += ["--label", rows.label]
-    return f"\n\nNext: fit the best adapter for {use}.\n  {rows.fit_command(method, *more)}"
+        words, step = ["export", str(options.out / f"best-for-{use}")], "export"
+        words += ["--model", str(options.rows.model), "--out", "my-exported-model"]
+    return f"\n\nNext: {step} the best adapter for {use}.\n  {shlex.join(['isoadapt', *words])}"
 
 
 def _write_page(

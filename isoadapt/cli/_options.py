@@ -6,7 +6,6 @@ The help of the commands is made from this module, so readers are imported on us
 import ast
 import json
 import re
-import shlex
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -97,17 +96,6 @@ class Source(NamedTuple):
         return TransformerEncoder(
             self.model, pooling=self.pooling, max_length=self.max_length, verbose=verbose
         )
-
-    def options(self) -> list[str]:
-        """Return the options that name how the texts are read and embedded."""
-        words = ["--separately"] * self.separately
-        words += ["--text", ",".join(self.text)] if self.text else []
-        return words + (["--max-length", str(self.max_length)] if self.max_length else [])
-
-    def fit_command(self, method: str, *more: str) -> str:
-        """Return the command that fits an adapter to the texts."""
-        words = ["isoadapt", "fit", method, "--on", str(self.path), "--model", str(self.model)]
-        return shlex.join([*words, "--out", "my-adapter", *self.options(), *more])
 
     def checked(self, *, with_labels: bool = True) -> "Source":
         """Look for the files and read the texts, which takes no torch."""
