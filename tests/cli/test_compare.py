@@ -70,7 +70,7 @@ def test_tables_figures_and_verdicts(files):
 def test_search_and_columns_with_names_of_their_own(files):
     """In one table of texts, and in three with names of rows: the numbers of rows, or ids."""
     texts = TEXTS[:80:2]
-    asked = [*TEXTS[1:80:2], TEXTS[1]]  # the first has two answers
+    asked = [texts[0], *TEXTS[3:80:2], texts[0]]  # which has two answers, itself and the last
     found = [*texts, texts[-1]]
     pd.DataFrame({"Query": asked, "document": found}).to_csv("one.tsv", sep="\t", index=False)
     write_table("documents.tsv", texts, np.arange(40), ["text", "other"])
