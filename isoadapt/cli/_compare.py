@@ -11,7 +11,6 @@ from isoadapt.adapters._registry import METHODS, NAMES, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage, check_exist, labelled_texts
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -40,12 +39,14 @@ class Tables(NamedTuple):
     files: list[str]  # name and digest of each table
 
 
+UseData = tuple[dict[str, list[Any]], dict[str, Any]]  # texts of vectors, and other parameters
+
+
 def compare(adapters: list[str], options: Run) -> None:
     """Read the tables, embed the texts, compare the adapters, and print the comparison."""
     chosen = _check_usage(adapters, options)
-    check_exist(
-        [options.rows.path, *options.tables.values()], [options.rows.model, options.rows.teacher]
-    )
+    files = [options.rows.path, *options.tables.values()]
+    check_exist(files, [options.rows.model, options.rows.teacher])
     out, page = (path and path.expanduser() for path in (options.out, options.page))
     if out is not None:
         check_writable(out)
@@ -93,8 +94,6 @@ def _check_usage(adapters: list[str], options: Run) -> Any:
 
 def _read(options: Run) -> Tables:
     """Read all tables."""
-    from isoadapt.datasets import load_table
-
     rows, given = options.rows, options.tables
     texts: dict[str, list[Any]] = {}
     labels: dict[str, Any] = {}
@@ -102,15 +101,10 @@ def _read(options: Run) -> Tables:
     texts["X"], labels["y"] = labelled_texts(rows)
     if "test" in given:
         texts["X_test"], labels["y_test"] = labelled_texts(rows._replace(path=given["test"]))
-    if "pairs" in given:
-        texts["A"], texts["B"], scores = _pairs(options)
-        uses["Similarity"] = {"scores": scores}
-    if "queries" in given:
-        texts["queries"], texts["documents"], relevant = _search(given)
-        uses["Search"] = {"relevant": relevant}
-    if "foreign" in given:
-        texts["foreign"] = list(load_table(given["foreign"], text=rows.text, label=None)[0])
-        uses["Outliers"] = {}
+    for use, (table, read) in READERS.items():
+        if table in given:
+            own, uses[use] = read(options)
+            texts |= own
     files = [f"{path} (sha256 {_digest(path)})" for path in (rows.path, *given.values())]
     return Tables(texts, labels, uses, files)
 
@@ -120,7 +114,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "folder"
 
 
-def _pairs(options: Run) -> "tuple[list[str], list[str], NDArray[np.float64]]":
+def _pairs(options: Run) -> UseData:
     """Read the texts of both sides of the pairs of a table, and their scores."""
     from isoadapt.datasets import load_table
 
@@ -133,13 +127,14 @@ def _pairs(options: Run) -> "tuple[list[str], list[str], NDArray[np.float64]]":
             "--pairs-score C"
         )
     first, second = ([str(pair[side]) for pair in texts] for side in (0, 1))
-    return first, second, scores.astype(float)
+    return {"A": first, "B": second}, {"scores": scores.astype(float)}
 
 
-def _search(given: dict[str, Path]) -> tuple[list[Any], list[Any], list[set[int]]]:
+def _search(options: Run) -> UseData:
     """Read queries, documents, and the row numbers of the documents relevant to each query."""
     from isoadapt.datasets import load_table
 
+    given = options.tables
     path = given.get("relevant", given["queries"])
     pairs, _ = load_table(path, text=("query", "document"), label=None)
     if "relevant" in given:
@@ -156,7 +151,8 @@ def _search(given: dict[str, Path]) -> tuple[list[Any], list[Any], list[set[int]
                 "their row numbers from 1"
             )
         relevant.setdefault(query, set()).add(numbers[document])
-    return [queries[name] for name in relevant], [*documents.values()], [*relevant.values()]
+    texts = {"queries": [queries[each] for each in relevant], "documents": [*documents.values()]}
+    return texts, {"relevant": [*relevant.values()]}
 
 
 def _by_id(path: Path) -> dict[str, Any]:
@@ -169,3 +165,19 @@ def _by_id(path: Path) -> dict[str, Any]:
     if len(found) < len(texts):
         raise ValueError(f"{path}: the column id holds a value twice: number the rows differently")
     return found
+
+
+def _foreign(options: Run) -> UseData:
+    """Read texts of another kind."""
+    from isoadapt.datasets import load_table
+
+    texts, _ = load_table(options.tables["foreign"], text=options.rows.text, label=None)
+    return {"foreign": list(texts)}, {}
+
+
+# By the class of the use, the option of its table, and how the texts and the rest are read.
+READERS = {
+    "Similarity": ("pairs", _pairs),
+    "Search": ("queries", _search),
+    "Outliers": ("foreign", _foreign),
+}

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from isoadapt import TeacherReadout, TransformerEncoder, model_selection
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.adapters._heads import head_for
-from isoadapt.cli._compare import Run, Tables
+from isoadapt.cli._compare import READERS, Run, Tables
 from isoadapt.cli._options import Console
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.interop import save_adapter
@@ -83,12 +83,17 @@ def _encode(encoder: TransformerEncoder, tables: Tables, console: Console) -> Ve
 
 def _uses(tables: Tables, vectors: Vectors, console: Console) -> list[Use]:
     """Return the uses, beside the task, for which there are tables."""
-    options = {"Similarity": "similarity (--pairs)", "Search": "search (--queries)"}
-    options |= {"Outliers": "outliers (--foreign)"}
-    if left := [use for name, use in options.items() if name not in tables.uses]:
+    uses, left = [], []
+    for name, (option, _) in READERS.items():
+        kind = getattr(model_selection, name)
+        if name in tables.uses:
+            own = {each: vectors[each] for each in kind.vectors}
+            uses.append(kind(**own, **tables.uses[name]))
+        else:
+            left.append(f"{kind.name} (--{option})")
+    if left:
         console.say(f"Not judged: {', '.join(left)}")
-    kinds = [(getattr(model_selection, name), own) for name, own in tables.uses.items()]
-    return [kind(**own, **{each: vectors[each] for each in kind.vectors}) for kind, own in kinds]
+    return uses
 
 
 def _save(

@@ -49,8 +49,8 @@ Measurements = dict[str, list[Measurement]]
 
 def measure(method: ComparedMethod, data: Data, split: Split) -> Measurement:
     """Fit and measure a method on a split. A failed fit gives one with an error."""
-    found = Measurement()
-    with warnings.catch_warnings(record=True) as caught, one_blas_thread_if_small(data.X):
+    found, X = Measurement(), data.X[:, data.columns(method.columns)]
+    with warnings.catch_warnings(record=True) as caught, one_blas_thread_if_small(X):
         warnings.simplefilter("always", UserWarning)
         try:
             _measure(method, data, split, found)
@@ -65,17 +65,17 @@ def measure(method: ComparedMethod, data: Data, split: Split) -> Measurement:
 
 def _measure(method: ComparedMethod, data: Data, split: Split, found: Measurement) -> None:
     estimator, read = seeded(method.estimator, split.seed), data.columns(method.columns)
-    X, y, options = data.X[:, read], data.y, {}
+    train, targets, options = data.X[split.train], data.y, {}
     if method.columns == ALL_COLUMNS:
-        y = data.X[:, data.columns(TEACHER_COLUMNS)]
+        targets = data.X[:, data.columns(TEACHER_COLUMNS)]
     if data.groups is not None and has_fit_parameter(estimator, "groups"):
         options["groups"] = data.groups[split.train]
     start = time.perf_counter()
-    estimator.fit(X[split.train], y[split.train], **options)
+    estimator.fit(np.ascontiguousarray(train[:, read]), targets[split.train], **options)
     found.figures["fit_seconds"] = time.perf_counter() - start
-    transform = Transform(lambda rows: transformed(estimator, rows[:, read]), data.X[split.train])
+    transform = Transform(lambda rows: transformed(estimator, rows[:, read]), train)
     if len(split.test):
-        X, y = X[split.test].astype(np.float64), data.y[split.test]
+        X, y = data.X[split.test, read].astype(np.float64), data.y[split.test]
         transform = transform._replace(judged=_judge_rows(estimator, X, y, data.task, found), y=y)
     if split.final:
         found.estimator = estimator

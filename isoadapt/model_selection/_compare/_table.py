@@ -140,8 +140,7 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
     found = {data.task: of_task._replace(metric=TASKS[data.task])}
     for use in data.uses:
         units = use.units()
-        if not issparse(units):
-            units = clusters(*[labels] * use.of_rows, units)
+        units = csr_array(units) if issparse(units) else clusters(*[labels] * use.of_rows, units)
         made = {name: _evidence(use, each, units) for name, each in judged.values(measured, use)}
         test, few = partial(cluster_t, units=units), partial(use._is_untested, units=units)
         found[use.name] = Tests(made, test, units.shape[0], few, use.metric, use.highest)

@@ -66,7 +66,7 @@ class Use(ABC):
 
     A subclass is a dataclass with the data of a use. It says what is measured of vectors and which
     items depend on each other. The differences are tested, adjusted for all adapters and worded in
-    the verdict, as for :class:`Similarity`. The guide has an example.
+    the verdict, as for :class:`Similarity`. The user guide on comparing adapters has an example.
 
     Attributes
     ----------
