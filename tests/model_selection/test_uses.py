@@ -9,25 +9,8 @@ from scipy.sparse import csr_array
 from sklearn.metrics.pairwise import paired_cosine_distances
 
 from isoadapt.model_selection import Outliers, Similarity, Use, compare_adapters
-from tests.model_selection.test_compare import (
-    CLOSED,
-    CV,
-    HEAD,
-    TEST,
-    D,
-    X,
-    make_pairs,
-    row_of,
-    y,
-)
-from tests.model_selection.test_compare_teacher import (
-    LABELS,
-    OTHERS,
-    SCORES,
-    TAUGHT,
-    WIDE,
-    rows_by,
-)
+from tests.model_selection import test_compare_teacher as of_teacher
+from tests.model_selection.test_compare import CLOSED, CV, HEAD, TEST, D, X, make_pairs, row_of, y
 
 pytestmark = pytest.mark.usefixtures("fixed_penalties")
 
@@ -109,22 +92,22 @@ def test_items_of_a_unit_count_once():
 
 def test_several_of_a_kind_have_their_own_names_and_vectors_of_a_teacher():
     """The second of the same kind is that of the first, in reverse."""
-    sets = {name: WIDE[name] for name in ("X", "X_test")} | LABELS | OTHERS
+    wide, taught = of_teacher.WIDE, of_teacher.TAUGHT
     uses = [
-        Similarity(WIDE["A"], WIDE["B"], SCORES),
-        Similarity(WIDE["B"], WIDE["A"], SCORES, name="titles"),
-        Outliers(WIDE["foreign"]),
-        Outliers(WIDE["foreign"] + 1, name="far outliers"),
+        Similarity(wide["A"], wide["B"], of_teacher.SCORES),
+        Similarity(wide["B"], wide["A"], of_teacher.SCORES, name="titles"),
+        Outliers(wide["foreign"]),
+        Outliers(wide["foreign"] + 1, name="far"),
     ]
-    others = {"titles.A": TAUGHT["B"], "titles.B": TAUGHT["A"]}
-    others |= {"far outliers.foreign": TAUGHT["foreign"] + 9}
-    options = sets | {"adapters": "TeacherReadout", "uses": uses}
-    found = compare_adapters(**options, teacher=TAUGHT | others)
-    names = ["classify", "similarity", "titles", "neighbours", "outliers", "far outliers"]
-    assert found.uses == names
-    for name, row in rows_by(found, "similarity").items():
-        assert rows_by(found, "titles")[name]["score"] == pytest.approx(row["score"])
-    far, near = (rows_by(found, name)["second pass"]["score"] for name in (names[-1], names[-2]))
-    assert far != near
+    others = {"titles.A": taught["B"], "titles.B": taught["A"]}
+    others |= {"far.foreign": taught["foreign"] + 9}
+    options = of_teacher.LABELS | of_teacher.OTHERS | {"uses": uses}
+    options |= {"X": wide["X"], "X_test": wide["X_test"], "adapters": "TeacherReadout"}
+    found = compare_adapters(**options, teacher=taught | others)
+    assert found.uses == ["classify", "similarity", "titles", "neighbours", "outliers", "far"]
+    rows = {use: of_teacher.rows_by(found, use) for use in found.uses}
+    for name, row in rows["similarity"].items():
+        assert rows["titles"][name]["score"] == pytest.approx(row["score"])
+    assert rows["far"]["second pass"]["score"] != rows["outliers"]["second pass"]["score"]
     with pytest.raises(ValueError, match=r"no vectors of titles\.A"):
-        compare_adapters(**options, teacher=TAUGHT)
+        compare_adapters(**options, teacher=taught)
