@@ -162,6 +162,28 @@ def compare(
             "and, as label, the score of the pair."
         ),
     ] = None,
+    pairs_text: Annotated[
+        str | None, Option(help="Columns of the texts of --pairs as A,B, if they differ.")
+    ] = None,
+    pairs_score: Annotated[
+        str | None, Option(help="Column of the scores of --pairs, if it differs.")
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        Option(
+            help="Table of queries, to judge search too, with --documents and --relevant. Or, "
+            "alone, a table with the columns query and document: texts, and texts that they find."
+        ),
+    ] = None,
+    documents: Annotated[Path | None, Option(help="Table of the documents to search.")] = None,
+    relevant: Annotated[
+        Path | None,
+        Option(
+            help="Table with the columns query and document. Each row names a query and a document "
+            "that is relevant to it, by the columns id of their tables or, without one, by their "
+            "row numbers from 1. Other queries are left out."
+        ),
+    ] = None,
     foreign: Annotated[
         Path | None,
         Option(
@@ -228,8 +250,12 @@ def compare(
         raise WrongUsage("--with-texts is about the file of --html FILE: give this option too")
     rows = Source(table, model, label, None, max_length, columns(text), teacher=teacher)
     rows = rows._replace(class_names=read_class_names(class_names))
+    tables = {"test": test, "pairs": pairs, "foreign": foreign}
+    tables |= {"queries": queries, "documents": documents, "relevant": relevant}
+    given = {name: path for name, path in tables.items() if path is not None}
+    of_pairs = columns(pairs_text), pairs_score
     outputs = (out, page, with_texts, full, Console(as_json, quiet))
-    options = _compare.Run(rows, head, test, pairs, foreign, encoder_saw, jobs, cache, *outputs)
+    options = _compare.Run(rows, head, given, of_pairs, encoder_saw, jobs, cache, *outputs)
     _compare.compare(adapters or [], options)
 
 

@@ -11,7 +11,6 @@ from isoadapt.adapters._registry import METHODS, NAMES, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage, check_exist, labelled_texts
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -20,9 +19,8 @@ class Run(NamedTuple):
 
     rows: Source  # to fit to; the other tables are read like it
     head: str  # that all rows share
-    test: Path | None
-    pairs: Path | None
-    foreign: Path | None
+    tables: dict[str, Path]  # further ones, by the names of their options
+    of_pairs: tuple[tuple[str, ...] | None, str | None]  # columns of texts and of scores
     encoder_saw: bool | None
     jobs: int | None
     cache: Path | None
@@ -36,16 +34,19 @@ class Run(NamedTuple):
 class Tables(NamedTuple):
     """What the tables hold, by the names of compare_adapters."""
 
-    texts: dict[str, list[Any]]  # of "X", "X_test", "A", "B" and "foreign"
+    texts: dict[str, list[Any]]  # of "X", "X_test" and the vectors of the uses
     labels: "dict[str, NDArray[Any]]"  # of "y" and "y_test"
-    scores: "NDArray[np.float64] | None"  # of the pairs A, B
+    uses: dict[str, dict[str, Any]]  # parameters that are no vectors, by the classes of the uses
     files: list[str]  # name and digest of each table
+
+
+UseData = tuple[dict[str, list[Any]], dict[str, Any]]  # texts of vectors, and other parameters
 
 
 def compare(adapters: list[str], options: Run) -> None:
     """Read the tables, embed the texts, compare the adapters, and print the comparison."""
     chosen = _check_usage(adapters, options)
-    files = [options.rows.path, options.test, options.pairs, options.foreign]
+    files = [options.rows.path, *options.tables.values()]
     check_exist(files, [options.rows.model, options.rows.teacher])
     out, page = (path and path.expanduser() for path in (options.out, options.page))
     if out is not None:
@@ -62,10 +63,19 @@ def compare(adapters: list[str], options: Run) -> None:
 
 def _check_usage(adapters: list[str], options: Run) -> Any:
     """Return the adapters to compare; raise WrongUsage for options that exclude each other."""
-    if options.encoder_saw and options.test is None:
+    tables = options.tables.keys()
+    if options.encoder_saw and "test" not in tables:
         raise WrongUsage(
             f"--encoder-saw: the encoder was trained on {options.rows.path}, so other rows must be "
             "judged: name a table that it has not seen with --test"
+        )
+    if any(options.of_pairs) and "pairs" not in tables:
+        raise WrongUsage("--pairs-text and --pairs-score name columns of --pairs: give it too")
+    search = {"queries", "documents", "relevant"}
+    if tables & search not in (set(), {"queries"}, search):
+        raise WrongUsage(
+            "--queries, --documents and --relevant must be given together, or --queries alone, "
+            "with a table of the columns query and document"
         )
     page = options.page
     if page is not None and (page.suffix.lower() != ".html" or page.is_dir()):
@@ -85,25 +95,19 @@ def _check_usage(adapters: list[str], options: Run) -> Any:
 
 def _read(options: Run) -> Tables:
     """Read all tables."""
-    from isoadapt.datasets import load_table
-
+    rows, given = options.rows, options.tables
     texts: dict[str, list[Any]] = {}
     labels: dict[str, Any] = {}
-    scores = None
-    rows = options.rows
+    uses: dict[str, dict[str, Any]] = {}
     texts["X"], labels["y"] = labelled_texts(rows)
-    if options.test is not None:
-        texts["X_test"], labels["y_test"] = labelled_texts(rows._replace(path=options.test))
-    if options.pairs is not None:
-        texts["A"], texts["B"], scores = _pairs(options.pairs)
-    if options.foreign is not None:
-        texts["foreign"] = list(load_table(options.foreign, text=rows.text, label=None)[0])
-    files = [
-        f"{path} (sha256 {_digest(path)})"
-        for path in (rows.path, options.test, options.pairs, options.foreign)
-        if path is not None
-    ]
-    return Tables(texts, labels, scores, files)
+    if "test" in given:
+        texts["X_test"], labels["y_test"] = labelled_texts(rows._replace(path=given["test"]))
+    for use, (table, read) in READERS.items():
+        if table in given:
+            own, uses[use] = read(options)
+            texts |= own
+    files = [f"{path} (sha256 {_digest(path)})" for path in (rows.path, *given.values())]
+    return Tables(texts, labels, uses, files)
 
 
 def _digest(path: Path) -> str:
@@ -111,15 +115,70 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "folder"
 
 
-def _pairs(path: Path) -> "tuple[list[str], list[str], NDArray[np.float64]]":
+def _pairs(options: Run) -> UseData:
     """Read the texts of both sides of the pairs of a table, and their scores."""
     from isoadapt.datasets import load_table
 
-    texts, scores = load_table(path)
+    path, (columns, score) = options.tables["pairs"], options.of_pairs
+    texts, scores = load_table(path, text=columns, label=score or "label")
     if scores is None or scores.dtype.kind not in "if" or not isinstance(texts[0], tuple):
         raise ValueError(
-            f"--pairs {path} must have the columns sentence1, sentence2 and label, where label is "
-            "the similarity of the pair as a number"
+            f"--pairs {path} must have two columns of texts, sentence1 and sentence2, and label, "
+            "the similarity of the pair as a number; name others with --pairs-text A,B and "
+            "--pairs-score C"
         )
     first, second = ([str(pair[side]) for pair in texts] for side in (0, 1))
-    return first, second, scores.astype(float)
+    return {"A": first, "B": second}, {"scores": scores.astype(float)}
+
+
+def _search(options: Run) -> UseData:
+    """Read queries, documents, and the row numbers of the documents relevant to each query."""
+    from isoadapt.datasets import load_table
+
+    given = options.tables
+    path = given.get("relevant", given["queries"])
+    pairs, _ = load_table(path, text=("query", "document"), label=None)
+    if "relevant" in given:
+        queries, documents = _by_id(given["queries"]), _by_id(given["documents"])
+    else:
+        queries, documents = ({text: text for text in side} for side in zip(*pairs, strict=True))
+    numbers = {name: number for number, name in enumerate(documents)}
+    relevant: dict[str, set[int]] = {}
+    for row, (query, document) in enumerate(pairs, 1):
+        if query not in queries or document not in numbers:
+            raise ValueError(
+                f"--relevant {path}, row {row}: there is no query {query!r} or no document "
+                f"{document!r}; name them by the columns id of their tables or, without one, by "
+                "their row numbers from 1"
+            )
+        relevant.setdefault(query, set()).add(numbers[document])
+    texts = {"queries": [queries[each] for each in relevant], "documents": [*documents.values()]}
+    return texts, {"relevant": [*relevant.values()]}
+
+
+def _by_id(path: Path) -> dict[str, Any]:
+    """Read the texts of a table by its column id or, without one, by their row numbers from 1."""
+    from isoadapt.datasets._tables import load_table, read_table
+
+    has_ids = "id" in read_table(path.expanduser())
+    texts, ids = load_table(path, label="id" if has_ids else None)
+    found = dict(zip(map(str, ids if has_ids else range(1, len(texts) + 1)), texts, strict=True))
+    if len(found) < len(texts):
+        raise ValueError(f"{path}: the column id holds a value twice: number the rows differently")
+    return found
+
+
+def _foreign(options: Run) -> UseData:
+    """Read texts of another kind."""
+    from isoadapt.datasets import load_table
+
+    texts, _ = load_table(options.tables["foreign"], text=options.rows.text, label=None)
+    return {"foreign": list(texts)}, {}
+
+
+# By the class of the use, the option of its table, and how the texts and the rest are read.
+READERS = {
+    "Similarity": ("pairs", _pairs),
+    "Search": ("queries", _search),
+    "Outliers": ("foreign", _foreign),
+}

@@ -1,6 +1,8 @@
 """What ``isoadapt compare`` runs once its tables are read: the encoders, the comparison, files."""
 
 import json
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -9,15 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from isoadapt import AdaptedEncoder, IsotropyLayer, LinearHead, TeacherReadout, TransformerEncoder
+from isoadapt import (
+    AdaptedEncoder,
+    IsotropyLayer,
+    LinearHead,
+    TeacherReadout,
+    TransformerEncoder,
+    model_selection,
+)
 from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt.cli._compare import Run, Tables
+from isoadapt.cli._compare import READERS, Run, Tables
 from isoadapt.cli._options import Console
 from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.interop import save_adapter
 from isoadapt.metrics import IsotropyReport, isotropy_report
-from isoadapt.model_selection import Comparison, Outliers, Similarity, compare_adapters
+from isoadapt.model_selection import Comparison, Use, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
 
@@ -71,7 +80,8 @@ def run(tables: Tables, adapters: Any, options: Run) -> None:
         _save(comparison, encoder, wide, data, rows.class_names, options.out, console)
     if report is not None:
         _write_page(options, comparison, tables, vectors, report)
-    console.show(comparison._text(options.full), comparison.to_dict())
+    text = comparison._text(options.full) + _next(comparison, options)
+    console.show(text, comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
 
@@ -90,16 +100,18 @@ def _encode(encoder: TransformerEncoder, tables: Tables, console: Console) -> Ve
     return found
 
 
-def _uses(tables: Tables, vectors: Vectors, console: Console) -> list[Any]:
+def _uses(tables: Tables, vectors: Vectors, console: Console) -> list[Use]:
     """Return the uses, beside the task, for which there are tables."""
-    uses: list[Any] = []
-    if tables.scores is not None:
-        uses.append(Similarity(vectors["A"], vectors["B"], tables.scores))
-    if "foreign" in vectors:
-        uses.append(Outliers(vectors["foreign"]))
-    others = {"A": "similarity (--pairs)", "foreign": "outliers (--foreign)"}
-    left = [use for name, use in others.items() if name not in vectors]
-    console.say(f"Not judged: {', '.join([*left, 'search (in Python only)'])}")
+    uses, left = [], []
+    for name, (option, _) in READERS.items():
+        kind = getattr(model_selection, name)
+        if name in tables.uses:
+            own = {each: vectors[each] for each in kind.vectors}
+            uses.append(kind(**own, **tables.uses[name]))
+        else:
+            left.append(f"{kind.name} (--{option})")
+    if left:
+        console.say(f"Not judged: {', '.join(left)}")
     return uses
 
 
@@ -137,6 +149,18 @@ def _audit(tables: Tables, vectors: Vectors, width: int) -> IsotropyReport:
     """Audit the judged rows of the vectors without an adapter, which have this width."""
     X, y = (held.get(f"{k}_test", held[k]) for held, k in ((vectors, "X"), (tables.labels, "y")))
     return isotropy_report(X[:, :width], labels=None if y.dtype.kind == "f" else y)
+
+
+def _next(comparison: Comparison, options: Run) -> str:
+    """Say which command keeps or exports the best adapter of the first use that has one."""
+    use = next(filter(comparison.credited, comparison.uses), None)
+    if use is None:
+        return ""
+    words, step = [*sys.argv[1:], "--out", "my-comparison"], "save"
+    if options.out is not None:
+        words, step = ["export", str(options.out / f"best-for-{use}")], "export"
+        words += ["--model", str(options.rows.model), "--out", "my-exported-model"]
+    return f"\n\nNext: {step} the best adapter for {use}.\n  {shlex.join(['isoadapt', *words])}"
 
 
 def _write_page(
