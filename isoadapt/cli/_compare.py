@@ -138,14 +138,13 @@ def _search(options: Run) -> UseData:
     given = options.tables
     path = given.get("relevant", given["queries"])
     pairs, _ = load_table(path, text=("query", "document"), label=None)
+    queries, documents = ({text: text for text in side} for side in zip(*pairs, strict=True))
     if "relevant" in given:
         queries, documents = _by_id(given["queries"]), _by_id(given["documents"])
-    else:
-        queries, documents = ({text: text for text in side} for side in zip(*pairs, strict=True))
     numbers = {name: number for number, name in enumerate(documents)}
     relevant: dict[str, set[int]] = {}
     for row, (query, document) in enumerate(pairs, 1):
-        if query not in queries or document not in numbers:
+        if query not in queries or document not in documents:
             raise ValueError(
                 f"--relevant {path}, row {row}: there is no query {query!r} or no document "
                 f"{document!r}; name them by the columns id of their tables or, without one, by "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,17 +71,23 @@ def make_data(
         raise ValueError("X_test and y_test must be given together, or neither")
     if groups_test is not None and X_test is None:
         raise ValueError("groups_test was given without X_test: pass the groups of X as groups")
-    given, places = {"X": X, "X_test": X_test}, _places(uses)
-    given |= {name: getattr(use, each) for name, (use, each) in places.items()}
-    sets, widths = _matrices(given, teacher, head)
+    places = _places(uses)
+    own = {name: getattr(use, parameter) for name, (use, parameter) in places.items()}
+    sets, widths = _matrices({"X": X, "X_test": X_test} | own, teacher, head)
     n_fit, d = len(sets["X"]), sets["X"].shape[1] if widths is None else widths[0]
     rows, targets, numbers = _rows(sets, (y, y_test), (groups, groups_test), head, task)
     if not needs_fit(head):
         LinearHead.from_estimator(head)._check_width(d)
     clusters = joined(numbers, copy_hashes(rows[:, :d]))
     of_fit = None if groups is None else numbers[:n_fit]
-    found: list[Use] = [Neighbours()] if task == "classify" else []
-    found += _checked(uses, places, sets, widths)
+    found: list[Use] = [Neighbours()] * (task == "classify")
+    for use in uses:
+        vectors = {name: sets[key] for key, (other, name) in places.items() if other is use}
+        found.append(replace(use, **vectors).check())
+        if widths is not None and isinstance(search := found[-1], Search):
+            name = "index" if search.name == "search" else f"{search.name} index"
+            taught = search.documents[:, widths[1] :]
+            found.append(Index(search.queries, taught, search.relevant, name))
     names = [*TASKS, *(use.name for use in found)]
     if taken := [name for name in names if names.count(name) > 1]:
         raise ValueError(
@@ -110,31 +116,17 @@ def _rows(
 
 def _places(uses: Any) -> dict[str, tuple[Use, str]]:
     """Use and parameter of each set of vectors, by a name that no other set has."""
-    is_list, found = isinstance(uses, list | tuple), {}
+    found: dict[str, tuple[Use, str]] = {}
+    is_list = isinstance(uses, list | tuple)
     for use in uses if is_list else [uses]:
         if not (is_list and isinstance(use, Use)):
             raise TypeError(
                 "uses must be a list of Similarity, Search, Outliers or other subclasses of Use, "
                 f"not {'a list with ' * is_list}{type(use).__name__}"
             )
-        for each in use.vectors:
-            is_taken = each in found or each in ("X", "X_test")
-            found[f"{use.name}.{each}" if is_taken else each] = use, each
+        for name in use.vectors:
+            found[f"{use.name}.{name}" if name in ("X", "X_test", *found) else name] = use, name
     return found
-
-
-def _checked(
-    uses: Sequence[Any],
-    places: Mapping[str, tuple[Use, str]],
-    sets: Mapping[str, NDArray[Any]],
-    widths: tuple[int, int] | None,
-) -> Iterator[Use]:
-    """Yield the uses with checked data and, with a teacher, each search in its index too."""
-    for use in uses:
-        own = {places[name][1]: rows for name, rows in sets.items() if places[name][0] is use}
-        yield (checked := replace(use, **own).check())
-        if widths is not None and isinstance(checked, Search):
-            yield Index.of(checked, widths[1])
 
 
 def _matrices(

@@ -142,7 +142,13 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
     for use in data.uses:
         units = use.units()
         units = csr_array(units) if issparse(units) else clusters(*[labels] * use.of_rows, units)
-        made = {name: _evidence(use, each, units) for name, each in judged.values(measured, use)}
+        values = judged.values(measured, use)
+        made = {name: Evidence(*use.evidence(each)) for name, each in values}
+        if wrong := {each.influence.shape for each in made.values()} - {units.shape[1:]}:
+            raise ValueError(
+                f"the use {use.name!r} has influences of shape {wrong.pop()}, but units of "
+                f"{units.shape[1]} items: measure, evidence and units must be of the same items"
+            )
         test, few = partial(cluster_t, units=units), partial(use._is_untested, units=units)
         found[use.name] = Tests(made, test, units.shape[0], few, use.metric, use.highest)
     return found
@@ -161,17 +167,6 @@ def _by_splits(measured: Measurements, splits: Sequence[Split], n_units: int) ->
 def _accuracy(y: NDArray[Any], predictions: NDArray[Any]) -> Evidence:
     right = (predictions == y).reshape(len(y), -1).all(axis=1)
     return mean(right.astype(np.float64))
-
-
-def _evidence(use: Use, values: Floats, units: csr_array) -> Evidence:
-    """Evidence of a use, whose items must be as many as those of its units."""
-    found = Evidence(*use.evidence(values))
-    if found.influence.shape != (units.shape[1],):
-        raise ValueError(
-            f"the use {use.name!r} has influences of shape {found.influence.shape}, but units of "
-            f"{units.shape[1]} items: measure, evidence and units must be of the same items"
-        )
-    return found
 
 
 class _JudgedRows:

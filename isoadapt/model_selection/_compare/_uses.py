@@ -236,17 +236,8 @@ class Search(Use):
 class Index(Search):
     """Queries by the classifier among documents by the teacher, for methods in its space."""
 
-    teacher: Any = None  # its vectors of the documents
-
-    @classmethod
-    def of(cls, search: Search, width: int) -> Self:
-        """Return the use of a search, where the teacher's columns begin at `width`."""
-        name = "index" if search.name == "search" else f"{search.name} index"
-        documents = search.documents
-        return cls(search.queries, documents, search.relevant, name, documents[:, width:])
-
     def measure(self, transform: Transform) -> Floats:
-        return self._ranks(transform(self.queries), self.teacher)
+        return self._ranks(transform(self.queries), self.documents)
 
 
 @dataclass(frozen=True, eq=False)
