@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from isoadapt import load_checkpoint
-from isoadapt.cli import _comparison
+from isoadapt.cli import _compare
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import retrieval_report, similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
@@ -129,7 +129,7 @@ def test_search_and_columns_with_names_of_their_own(files):
 def test_it_ends_with_the_next_command(files, monkeypatch):
     credited = {"neighbours": ["Whitening"]}
     monkeypatch.setattr(Comparison, "credited", lambda _, use=None: credited.get(use, []))
-    monkeypatch.setattr(_comparison, "save_adapter", lambda *_, **__: None)
+    monkeypatch.setattr(_compare, "save_adapter", lambda *_, **__: None)
     command = shlex.join(["isoadapt", "compare", *BOTH])
     *_, step, line = succeed("compare", *BOTH).stdout.splitlines()
     assert step == "Next: save the best adapter for neighbours."
@@ -152,7 +152,7 @@ def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(file
         return comparison
 
     monkeypatch.setattr(Comparison, "best_adapter", best)
-    monkeypatch.setattr(_comparison, "compare_adapters", interrupted)
+    monkeypatch.setattr(_compare, "compare_adapters", interrupted)
     (files / "out" / "best-for-neighbours").mkdir(parents=True)
     options = ["--adapters", NAMES[0], "--out", "out", "--json"]
     completed = run("compare", *BOTH[:5], *BOTH[6:], *options)
@@ -199,7 +199,7 @@ def test_the_page_has_the_figures_of_compare_and_audit(files, monkeypatch):
 def test_what_the_page_of_a_regression_is_given(files, monkeypatch):
     pytest.importorskip("matplotlib")
     given = {}
-    monkeypatch.setattr(_comparison, "write_report", lambda page, **options: given.update(options))
+    monkeypatch.setattr(_compare, "write_report", lambda page, **options: given.update(options))
     save_model(files / "model", num_labels=1, problem_type="regression")
     write_table("a.tsv", TEXTS, np.arange(90) % 3 + 0.5)
     texts = texts_and_labels("dev.tsv")[0]

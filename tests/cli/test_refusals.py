@@ -55,6 +55,8 @@ WRONG_USAGE = [
     (r"\.html", COMPARE + "--html report.html"),
     ("--model", "export narrow --out m"),
     ("name=value", TRAIN + "--set epochs"),
+    ("--set lam=1 --set epochs=1$", TRAIN + "--set lam=1 epochs=1"),
+    ("--set a=1 --set b=2$", "fit istar --on X.npy --set a=1 b=2 --out a"),
     ("'Whitening' is not .*choose from.*'whitening'", "fit Whitening --out a --on X.npy"),
     ("labels.*--head None", "fit istar --out a --on X.npy"),
     ("labels.*--model", "fit logit-preserving-whitening --out a --on X.npy"),
