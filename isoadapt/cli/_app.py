@@ -231,7 +231,8 @@ def finetune(
         ),
     ] = None,
     where: Annotated[
-        str | None, Option(help="Penalised: head_input, last, all, layers (1,6). Default: paper's.")
+        str | None,
+        Option(help="Vectors penalised: head_input, last, all, layers 1,6. Default: the paper's."),
     ] = None,
     class_weight: Annotated[
         str | None, Option(help="Weights of classes in the loss: balanced, or {'a': 2, 'b': 1}.")

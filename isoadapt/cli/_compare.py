@@ -24,8 +24,8 @@ from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
 
 _DRAWN = 1_000  # rows on a map
+# By the options of their tables, as the readers are.
 _USES: dict[str, Any] = {"pairs": Similarity, "queries": Search, "foreign": Outliers}
-
 Vectors = dict[str, NDArray[Any]]  # (n, d) of each set of texts
 
 
