@@ -14,30 +14,9 @@ from isoadapt import __version__
 from isoadapt._utils.files import ADAPTER, check_output_folder
 from isoadapt._utils.messages import choices, reason
 from isoadapt.adapters._registry import METHODS, NAMES
-from isoadapt.cli._options import (
-    TABLE,
-    AsJson,
-    ClassNames,
-    Console,
-    Head,
-    Label,
-    MaxLength,
-    Overwrite,
-    Quiet,
-    Separately,
-    SettingsCommand,
-    Source,
-    Table,
-    Teacher,
-    Text,
-    WrongUsage,
-    check_exist,
-    check_matrix_file,
-    check_teacher,
-    columns,
-    labelled_texts,
-    read_class_names,
-)
+from isoadapt.cli import _options as options
+from isoadapt.cli._options import TABLE, Console, WrongUsage, check_exist
+from isoadapt.cli._sources import Columns, is_matrix, read_labelled, read_to_audit, read_to_fit
 from isoadapt.finetune._penalties import PENALTIES
 
 _EXPECTED = ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError, MemoryError
@@ -48,20 +27,20 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 
 @app.command()
 def demo(
-    train: Table = None,
-    dev: Table = None,
-    text: Text = None,
-    label: Label = None,
+    train: options.Table = None,
+    dev: options.Table = None,
+    text: options.Text = None,
+    label: options.Label = None,
     checkpoint: Annotated[
         str | None, Option(help="Fine-tuned checkpoint. Default: a MiniLM is fine-tuned.")
     ] = None,
     out: Annotated[Path, Option(help="Output folder.")] = Path("isoadapt-demo"),
-    overwrite: Overwrite = False,
+    overwrite: options.Overwrite = False,
     every: Annotated[
         bool, Option("--all", help="Fit every adapter, also those that take longer.")
     ] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Show similarity and search before and after a repair, and a table of adapters.
 
@@ -76,7 +55,8 @@ def demo(
     if train is None and (text or label):
         raise WrongUsage("--text and --label name columns of tables: give --train and --dev too")
     check_exist([train, dev], [checkpoint])
-    tables = [Source(path, None, label, text=columns(text)) for path in (train, dev) if path]
+    columns = Columns(text, label)
+    tables = [read_labelled(path, columns) for path in (train, dev) if path]
 
     from isoadapt.cli import _demo
 
@@ -91,12 +71,12 @@ def audit(
     texts: Annotated[
         Path | None, Argument(help="Table of texts to embed with a checkpoint, or .txt.")
     ] = None,
-    text: Text = None,
-    separately: Separately = False,
+    text: options.Text = None,
+    separately: options.Separately = False,
     label: Annotated[
         str | None, Option(help="Column of labels. Each class is then reported separately too.")
     ] = None,
-    max_length: MaxLength = None,
+    max_length: options.MaxLength = None,
     vectors: Annotated[
         str,
         Option(
@@ -108,8 +88,8 @@ def audit(
         bool, Option("--layers", help="Report on the tokens of each layer too.")
     ] = False,
     full: Annotated[bool, Option("--all", help="Print all figures.")] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Say how collapsed the embeddings of texts, or a matrix of embeddings, are, and what to do.
 
@@ -117,22 +97,16 @@ def audit(
 
     isoadapt audit my-model texts.tsv
     """
-    rows = Source(Path(source), None, label, None, max_length, columns(text), separately)
-    if not rows.is_matrix():
-        if texts is None:
-            raise WrongUsage(
-                f"{source!r} is read as a checkpoint, which needs texts: isoadapt audit {source} "
-                "texts.tsv (the name of a matrix must end in .npy or .parquet)"
-            )
-        rows = rows._replace(path=texts, model=source, pooling=vectors)
-    elif texts is not None or layers or vectors != "auto":
+    if is_matrix(source) and (texts is not None or layers or vectors != "auto"):
         given = "--layers" if layers else "--vectors" if texts is None else f"texts={str(texts)!r}"
         raise WrongUsage(f"{given} needs a checkpoint, but {source!r} is a matrix")
-    rows = rows.checked(with_labels=label is not None)
+    rows = read_to_audit(source, texts, Columns(text, label, separately))
 
+    from isoadapt import TransformerEncoder
     from isoadapt.cli import _audit
 
-    _audit.audit(rows, layers, full, Console(as_json, quiet))
+    encoder = TransformerEncoder(source, pooling=vectors, max_length=max_length, verbose=not quiet)
+    _audit.audit(rows, encoder, layers, full, Console(as_json, quiet))
 
 
 @app.command()
@@ -141,71 +115,66 @@ def compare(
     model: Annotated[str, Option(help="Checkpoint that embeds the texts.")],
     test: Annotated[
         Path | None,
-        Option(
-            help="Table of the same columns that the encoder has not seen: the adapters are "
-            "fitted to TABLE and judged on this one. Without --test, they are judged by a "
-            "cross-validation on TABLE."
-        ),
+        Option(help="Table that the encoder has not seen, to judge on. Default: cross-validation."),
     ] = None,
     encoder_saw: Annotated[
         bool | None,
-        Option(
-            "--encoder-saw/--encoder-unseen",
-            help="Whether the encoder was trained on TABLE. If it was, --test is needed. Without "
-            "one of the two, a note says what the figures cannot tell.",
-        ),
+        Option("--encoder-saw/--encoder-unseen", help="Whether the encoder was trained on TABLE."),
     ] = None,
     pairs: Annotated[
         Path | None,
+        Option(help="Table of pairs (sentence1, sentence2) and scores (label), for similarity."),
+    ] = None,
+    pairs_text: Annotated[
+        str | None, Option(help="Columns of texts of --pairs as A,B, if they differ.")
+    ] = None,
+    pairs_score: Annotated[
+        str | None, Option(help="Column of scores of --pairs, if it differs.")
+    ] = None,
+    queries: Annotated[
+        Path | None,
         Option(
-            help="Table of pairs of texts, to judge similarity too. Columns: sentence1, sentence2 "
-            "and, as label, the score of the pair."
+            help="Table of queries, to judge search too, with --documents and --relevant. Or, "
+            "alone, of the columns query and document: texts, and texts that they should find."
+        ),
+    ] = None,
+    documents: Annotated[Path | None, Option(help="Table of the documents to search.")] = None,
+    relevant: Annotated[
+        Path | None,
+        Option(
+            help="Table of the columns query and document, which name rows of the two by their "
+            "columns id or, without one, by their numbers from 1. Other queries are left out."
         ),
     ] = None,
     foreign: Annotated[
-        Path | None,
-        Option(
-            help="Table of texts of another kind than those of TABLE, to judge the detection of "
-            "outliers too."
-        ),
+        Path | None, Option(help="Table of texts of another kind, to judge outliers too.")
     ] = None,
     adapters: Annotated[
         list[str] | None,
         Option(
             metavar="NAME",
-            help="fast: adapters in closed form or with an exact solver. all: also those that "
-            "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
-            f"each further one: {', '.join(METHODS)}; with --teacher also teacher-readout. "
-            "Default: fast.",
+            help="fast: those in closed form or with an exact solver. all: also those trained by "
+            "mini-batches, which takes longer. Or a name, and --adapters again for each further "
+            f"one: {', '.join(METHODS)}; with --teacher, teacher-readout. Default: fast.",
         ),
     ] = None,
-    teacher: Teacher = None,
-    head: Head = "auto",
-    class_names: ClassNames = None,
-    text: Text = None,
-    label: Label = None,
-    max_length: MaxLength = None,
+    teacher: options.Teacher = None,
+    head: options.Head = "auto",
+    class_names: options.ClassNames = None,
+    text: options.Text = None,
+    label: options.Label = None,
+    max_length: options.MaxLength = None,
     jobs: Annotated[int | None, Option(help="Number of processes. Default: 1.")] = None,
     cache: Annotated[
         Path | None,
-        Option(
-            help="Folder to keep finished fits in. After an interrupt, the same command with the "
-            "same folder goes on from there."
-        ),
+        Option(help="Folder that keeps finished fits, for the same command after an interrupt."),
     ] = None,
     out: Annotated[
         Path | None,
-        Option(
-            help="Output folder for comparison.json and the best adapter of each use. Default: "
-            "nothing is written."
-        ),
+        Option(help="Output folder for comparison.json and the best adapter of each use."),
     ] = None,
     page: Annotated[
-        Path | None,
-        Option(
-            "--html",
-            help="File (.html) to write the result to, with an audit. It is replaced if it exists.",
-        ),
+        Path | None, Option("--html", help="HTML file of the result and an audit. It is replaced.")
     ] = None,
     with_texts: Annotated[
         bool, Option("--with-texts", help="Show the texts as tooltips in the --html file.")
@@ -213,8 +182,8 @@ def compare(
     full: Annotated[
         bool, Option("--all", help="Print p-values, geometry, cost and further figures too.")
     ] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Print which adapters are better or worse than none, on your task and for other uses.
 
@@ -222,18 +191,26 @@ def compare(
 
     isoadapt compare train.tsv --model my-model --test dev.tsv --pairs pairs.tsv
     """
+    from isoadapt.cli import _compare_tables
+
+    tables = {"test": test, "pairs": pairs, "foreign": foreign}
+    tables |= {"queries": queries, "documents": documents, "relevant": relevant}
+    given = {name: path for name, path in tables.items() if path is not None}
+    of_pairs = Columns(pairs_text, pairs_score)
+    out, page = (path and path.expanduser() for path in (out, page))
+    run = _compare_tables.Run(
+        *(table, Columns(text, label), given, of_pairs, model, max_length, teacher, head),
+        *(options.read_class_names(class_names), adapters or [], encoder_saw, jobs, cache),
+        *(out, page, with_texts, full, Console(as_json, quiet)),
+    )
+    found = _compare_tables.read(run)
+
     from isoadapt.cli import _compare
 
-    if with_texts and page is None:
-        raise WrongUsage("--with-texts is about the file of --html FILE: give this option too")
-    rows = Source(table, model, label, None, max_length, columns(text), teacher=teacher)
-    rows = rows._replace(class_names=read_class_names(class_names))
-    outputs = (out, page, with_texts, full, Console(as_json, quiet))
-    options = _compare.Run(rows, head, test, pairs, foreign, encoder_saw, jobs, cache, *outputs)
-    _compare.compare(adapters or [], options)
+    _compare.compare(found, run)
 
 
-@app.command(cls=SettingsCommand)
+@app.command(cls=options.ManyFilesCommand)
 def finetune(
     model: Annotated[str, Option(help="Folder or name of the model to start from.")],
     train: Annotated[Path, Option(help=TABLE)],
@@ -245,35 +222,32 @@ def finetune(
         list[str] | None,
         Option(
             "--set",
-            metavar="NAME=VALUE...",
-            help="Parameters. Several may follow one --set. For the penalty: lam (its weight, 1 by "
-            "default; with istar, positive values increase isotropy and negative values decrease "
-            "it), balance (ema or cumulative), and parameters of the loss, such as zeta (istar) "
-            "or bars (topological-entropy). For the training: epochs, lr, batch_size, warmup, "
-            "weight_decay, class_weight, random_state, device.",
+            metavar="NAME=VALUE",
+            help="A parameter, and --set again for each further one. For the penalty: lam (its "
+            "weight, 1 by default; with istar, positive values increase isotropy and negative "
+            "values decrease it), balance (ema or cumulative), and parameters of the loss, such as "
+            "zeta (istar) or bars (topological-entropy). For the training: epochs, lr, batch_size, "
+            "warmup, weight_decay, class_weight, random_state, device.",
         ),
     ] = None,
     where: Annotated[
         str | None,
-        Option(
-            help="Vectors that are penalised: head_input, last, all, or layers such as 1,6. "
-            "Default: those that the paper of the penalty uses."
-        ),
+        Option(help="Vectors penalised: head_input, last, all, layers 1,6. Default: the paper's."),
     ] = None,
     class_weight: Annotated[
         str | None, Option(help="Weights of classes in the loss: balanced, or {'a': 2, 'b': 1}.")
     ] = None,
-    text: Text = None,
+    text: options.Text = None,
     label: Annotated[
         str | None, Option(help="Column of labels, or several of 0 and 1 as A,B. Default: label.")
     ] = None,
-    max_length: MaxLength = 128,
+    max_length: options.MaxLength = 128,
     out: Annotated[Path, Option(help="Output folder for the checkpoint.")] = Path(
         "isoadapt-finetuned"
     ),
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Fine-tune and save a classifier, with or without an isotropy penalty, and evaluate it.
 
@@ -281,21 +255,23 @@ def finetune(
 
     isoadapt finetune --model my-base --train train.tsv --penalty istar
     """
-    rows = Source(train, model, columns(label), max_length=max_length, text=columns(text))
-    given = [*(settings or []), *([f"where={where}"] if where else [])]
-    given += [f"class_weight={class_weight}"] if class_weight else []
     if penalty is not None and penalty not in PENALTIES:
         raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
     check_exist([train, dev], [model])
-    rows = rows._replace(table=labelled_texts(rows))
+    columns = Columns(text, label.split(",") if label else None)
+    rows = read_labelled(train, columns)
+    judged = None if dev is None else read_labelled(dev, columns)
     check_output_folder(out, overwrite, name="--out")
 
     from isoadapt.cli import _finetune
 
-    _finetune.finetune(rows, dev, penalty, given, out, overwrite, Console(as_json, quiet))
+    given = {"where": where, "class_weight": class_weight}
+    settings = [*(settings or []), *(f"{name}={each}" for name, each in given.items() if each)]
+    rest = model, max_length, penalty, settings, out, overwrite, Console(as_json, quiet)
+    _finetune.finetune(rows, judged, *rest)
 
 
-@app.command(cls=SettingsCommand)
+@app.command(cls=options.ManyFilesCommand)
 def fit(
     name: Annotated[str, Argument(help=f"Name of the adapter: {', '.join(NAMES)}.")],
     on: Annotated[
@@ -310,25 +286,21 @@ def fit(
     model: Annotated[
         str | None, Option(help="Checkpoint that embeds the texts. Its head is the adapter's head.")
     ] = None,
-    teacher: Teacher = None,
-    head: Head = "auto",
-    class_names: ClassNames = None,
+    teacher: options.Teacher = None,
+    head: options.Head = "auto",
+    class_names: options.ClassNames = None,
     settings: Annotated[
         list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME=VALUE...",
-            help="Parameters of the adapter. Several may follow one --set.",
-        ),
+        Option("--set", metavar="NAME=VALUE", help="A parameter; --set again for each other one."),
     ] = None,
-    text: Text = None,
-    separately: Separately = False,
-    label: Label = None,
+    text: options.Text = None,
+    separately: options.Separately = False,
+    label: options.Label = None,
     labels: Annotated[Path | None, Option(help="File with the labels of a .npy matrix.")] = None,
-    max_length: MaxLength = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    max_length: options.MaxLength = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Fit an adapter to texts or to a matrix of embeddings, and save it in a folder.
 
@@ -338,20 +310,23 @@ def fit(
     """
     if name not in NAMES:
         raise WrongUsage(f"{name!r} is not the name of an adapter; {choices(name, NAMES)}")
-    source = Source(
-        *(on[0], model, label, labels, max_length, columns(text), separately, tuple(on[1:])),
-        teacher=teacher,
-        pooling="auto" if teacher is None else "readout",
-        class_names=read_class_names(class_names),
-    )
-    check_teacher(name, source)
-    source = source.checked()
+    if class_names and model is None:
+        raise WrongUsage("--class-names needs --model, the checkpoint whose classes it names")
+    columns = Columns(text, label, separately)
+    rows = read_to_fit(name, on, columns, labels, model, teacher)
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
 
+    from isoadapt import TransformerEncoder
     from isoadapt.cli import _fit
 
+    encoder, pooling = None, "auto" if teacher is None else "readout"
+    if model is not None:
+        folder = Path(model).expanduser()
+        path = str(folder.resolve()) if folder.is_dir() else model  # found from any folder
+        encoder = TransformerEncoder(path, pooling=pooling, max_length=max_length)
+    parts = encoder, teacher, options.read_class_names(class_names)
     settings = [f"head={head}", *(settings or [])]
-    _fit.fit(name, source, out, settings, overwrite, Console(as_json, quiet))
+    _fit.fit(name, rows, *parts, settings, out, overwrite, Console(as_json, quiet))
 
 
 @app.command()
@@ -362,13 +337,13 @@ def transform(
     model: Annotated[
         str | None, Option(help="Checkpoint that embeds the texts. Default: that of the fit.")
     ] = None,
-    text: Text = None,
-    separately: Separately = False,
-    label: Label = None,
-    max_length: MaxLength = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    text: options.Text = None,
+    separately: options.Separately = False,
+    label: options.Label = None,
+    max_length: options.MaxLength = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write the vectors of texts, or a matrix of embeddings, transformed by a saved adapter.
 
@@ -377,12 +352,12 @@ def transform(
     isoadapt transform my-adapter dev.tsv adapted.npy
     """
     check_exist([folder, source], [model])
-    check_matrix_file(out, source, overwrite)
+    options.check_matrix_file(out, source, overwrite)
 
     from isoadapt.cli import _transform
 
-    rows = Source(source, model, label, None, max_length, columns(text), separately)
-    _transform.transform(folder, rows, out, Console(as_json, quiet))
+    columns = Columns(text, label, separately)
+    _transform.transform(folder, source, columns, model, max_length, out, Console(as_json, quiet))
 
 
 @app.command()
@@ -409,9 +384,9 @@ def export(
     merge: Annotated[
         bool, Option("--merge", help="Merge the adapter into the checkpoint's weights instead.")
     ] = False,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write adapter and checkpoint as one model: for sentence-transformers, ONNX or transformers.
 
@@ -445,8 +420,8 @@ def check(
     trust_remote_code: Annotated[
         bool, Option("--trust-remote-code", help="Run Python code in the folder.")
     ] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Say whether an exported model gives the vectors and predictions of its export.
 

@@ -3,46 +3,40 @@
 import shlex
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from isoadapt.cli._options import Console, Source, read_matrix
+from isoadapt import TransformerEncoder
+from isoadapt.adapters._registry import METHODS
+from isoadapt.cli._options import Console
+from isoadapt.cli._sources import Rows, Texts
+from isoadapt.encoders import layer_report
+from isoadapt.encoders._texts import as_texts
+from isoadapt.encoders._tokenization import tokenize_blocks
+from isoadapt.encoders._transformer import has_unread_export
+from isoadapt.metrics import IsotropyReport, isotropy_report, match_threshold
+from isoadapt.metrics._report_text import REFERENCES, repair, table
 
-if TYPE_CHECKING:
-    from isoadapt import TransformerEncoder
-    from isoadapt.metrics import IsotropyReport
 
-
-def audit(source: Source, layers: bool, full: bool, console: Console) -> None:
+def audit(
+    source: Rows, encoder: TransformerEncoder, layers: bool, full: bool, console: Console
+) -> None:
     """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
-    with_labels = source.label is not None
-    rows, labels = source.table or read_matrix(source, with_labels=with_labels, mapped=True)
-    if len(rows) < 4:  # for which the corrected IsoScore is not defined
+    if (n := len(source.rows)) < 4:  # for which the corrected IsoScore is not defined
         raise ValueError(
-            f"{source.path} holds {len(rows)} row(s), but at least 4 are needed: name a file with "
-            "more texts or embeddings"
+            f"{source.files[0]} holds {n} row(s), but at least 4 are needed: name a file with more "
+            "texts or embeddings"
         )
-
-    from isoadapt.metrics import isotropy_report, match_threshold
-    from isoadapt.metrics._report_text import REFERENCES, table
-
-    about: list[str] = []
-    commands: list[str] = []
-    figures: dict[str, Any] = {}
-    if source.is_matrix():
-        report = isotropy_report(rows, labels=labels)
-        verdict = report.verdict()
-    else:
-        encoder = source.encoder(console.verbose)
-        about, figures = _describe_texts(encoder, source, rows, layers)
-        rows = encoder.transform(rows)
-        report = isotropy_report(rows, labels=labels)
-        verdict, commands = _advice(report, encoder, source)
+    of_texts = isinstance(source, Texts)
+    about, figures = _describe_texts(encoder, source.rows, layers) if of_texts else ([], {})
+    X = source.vectors(encoder)
+    report = isotropy_report(X, labels=source.labels)
+    verdict, commands = _advice(report, encoder, source) if of_texts else (report.verdict(), [])
     lines = [verdict, *commands, *about, table(report, full)]
     match = None
     with suppress(ValueError):  # too few pairs
-        match = match_threshold(rows)._asdict()
+        match = match_threshold(X)._asdict()
         line = "  match threshold    {:.6f} ({:.6f} to {:.6f}), exceeded by 0.1 % of random pairs"
         lines += [line.format(*match.values())] * full
     healthy, collapsed = ({key: pair[i] for key, pair in REFERENCES.items()} for i in (0, 1))
@@ -53,13 +47,9 @@ def audit(source: Source, layers: bool, full: bool, console: Console) -> None:
 
 
 def _describe_texts(
-    encoder: "TransformerEncoder", source: Source, rows: Any, layers: bool
+    encoder: TransformerEncoder, rows: list[Any], layers: bool
 ) -> tuple[list[str], dict[str, Any]]:
     """Return lines and figures of the model, the texts it truncates and the tokens of layers."""
-    from isoadapt.encoders import layer_report
-    from isoadapt.encoders._texts import as_texts
-    from isoadapt.encoders._tokenization import tokenize_blocks
-
     opened, texts = encoder.open(), as_texts(rows)
     limit, n = opened.length(texts.second is not None), len(texts)
     lengths = np.empty(n, dtype=np.int64)
@@ -77,7 +67,7 @@ def _describe_texts(
     where = "(the model has no limit)" if limit is None else f"at max_length={limit} tokens"
     where += f" ({share:.4g} of all tokens are kept)" * bool(n_truncated)
     about = [
-        f"Model: {source.model}",
+        f"Model: {encoder.model}",
         f"Texts: {n} texts, {n_truncated or 'none'} truncated {where}",
         f"Vectors: one for each {'pair of texts' if texts.second else 'text'}, {opened.describe()}",
     ]
@@ -90,18 +80,14 @@ def _describe_texts(
 
 
 def _advice(
-    report: "IsotropyReport", encoder: "TransformerEncoder", source: Source
+    report: IsotropyReport, encoder: TransformerEncoder, source: Rows
 ) -> tuple[str, list[str]]:
     """Return the verdict with the next step, and the command for it, if there is one."""
-    from isoadapt.adapters._registry import METHODS
-    from isoadapt.encoders._transformer import has_unread_export
-    from isoadapt.metrics._report_text import repair
-
     head = encoder.open().head() is not None
-    verdict, model, path = report.verdict(head), str(source.model), str(source.path)
-    options = ["--separately"] * source.separately
-    options += ["--text", ",".join(source.text)] if source.text else []
-    options += ["--max-length", str(source.max_length)] if source.max_length else []
+    verdict, model, path = report.verdict(head), str(encoder.model), str(source.files[0])
+    options = ["--separately"] * source.columns.separately
+    options += ["--text", source.columns.text] if source.columns.text else []
+    options += ["--max-length", str(encoder.max_length)] if encoder.max_length else []
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
     commands = [
         ["fit", each, "--on", path, "--model", model, "--out", "my-adapter", *options]

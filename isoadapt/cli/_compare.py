@@ -1,125 +1,183 @@
-"""Implementation of ``isoadapt compare``: its options and tables, which are read first."""
+"""Implementation of ``isoadapt compare``, once its tables are read."""
 
-import hashlib
+import json
+import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, cast
 
-from isoadapt._utils.files import check_writable
-from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import choices
-from isoadapt.adapters._registry import METHODS, NAMES, VARIANTS
-from isoadapt.cli._options import Console, Source, WrongUsage, check_exist, labelled_texts
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from isoadapt import AdaptedEncoder, IsotropyLayer, LinearHead, TeacherReadout, TransformerEncoder
+from isoadapt._utils.files import atomic_path, writable_folder
+from isoadapt.cli._compare_tables import Run, Tables
+from isoadapt.cli._options import Console
+from isoadapt.encoders._class_labels import with_checkpoint_names
+from isoadapt.encoders._pooling import READOUT
+from isoadapt.interop import save_adapter
+from isoadapt.metrics import IsotropyReport, isotropy_report
+from isoadapt.model_selection import Comparison, Outliers, Search, Similarity, compare_adapters
+from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
+from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
 
-
-class Run(NamedTuple):
-    """What a comparison reads, how it is run, and what it prints and writes."""
-
-    rows: Source  # to fit to; the other tables are read like it
-    head: str  # that all rows share
-    test: Path | None
-    pairs: Path | None
-    foreign: Path | None
-    encoder_saw: bool | None
-    jobs: int | None
-    cache: Path | None
-    out: Path | None
-    page: Path | None  # HTML file
-    with_texts: bool  # whether the page holds texts of the tables
-    full: bool  # whether all figures are printed
-    console: Console
+_DRAWN = 1_000  # rows on a map
+# By the options of their tables, as the readers are.
+_USES: dict[str, Any] = {"pairs": Similarity, "queries": Search, "foreign": Outliers}
+Vectors = dict[str, NDArray[Any]]  # (n, d) of each set of texts
 
 
-class Tables(NamedTuple):
-    """What the tables hold, by the names of compare_adapters."""
+def compare(tables: Tables, run: Run) -> None:
+    """Embed the texts, compare, print and write, also what was done before an interrupt."""
+    console, names, chosen = run.console, run.class_names, run.adapters
+    encoder = TransformerEncoder(run.model, max_length=run.max_length, verbose=console.verbose)
+    if names is not None:
+        tables = tables._replace(labels={k: each.astype(str) for k, each in tables.labels.items()})
+    y, every = tables.labels["y"], np.concatenate([*tables.labels.values()])
+    adapter = IsotropyLayer(run.head)
+    adapter._validate_params()
+    model = AdaptedEncoder(encoder, adapter, class_names=names)
+    head = model._unfitted_pipeline(every)["adapter"].head
+    if head == "auto":  # the checkpoint has none
+        head = "ridge" if y.dtype.kind == "f" else "logistic"
+    wide, taught = encoder, None  # the encoder of all columns, and what TeacherReadout learns
+    if run.teacher is not None:
+        wide = clone(encoder).set_params(pooling=READOUT)
+        teacher = TransformerEncoder(run.teacher, verbose=console.verbose)
+        taught = _encode(teacher, tables, console)
+    vectors = _encode(wide, tables, console)
+    uses = _uses(tables, vectors, console)
+    console.say("Fitting and judging the adapters ...")
+    comparison = compare_adapters(
+        vectors["X"],
+        y,
+        chosen[0] if chosen in (["fast"], ["all"]) else chosen or "fast",
+        head=head,
+        encoder_saw=run.encoder_saw,
+        uses=uses,
+        teacher=taught,
+        n_jobs=run.jobs,
+        random_state=0,
+        verbose=console.verbose,
+        cache=run.cache,
+        X_test=vectors.get("X_test"),
+        y_test=tables.labels.get("y_test"),
+    )
+    said = " The head is a new one, fitted to the training rows, not the checkpoint's."
+    protocol = comparison.protocol + said * (not isinstance(head, LinearHead))
+    report = run.page and _audit(tables, vectors, encoder.open().width)
+    comparison = replace(comparison, protocol=protocol, notes=console.noted(comparison.notes))
+    if run.out is not None:
+        _save(run, comparison, encoder, wide, len(y))
+    if report is not None:
+        _write_page(run, comparison, tables, vectors, report)
+    console.show(comparison._text(run.full) + _next(run, comparison), comparison.to_dict())
+    if any(note.startswith(INTERRUPTED) for note in comparison.notes):
+        raise KeyboardInterrupt
 
-    texts: dict[str, list[Any]]  # of "X", "X_test", "A", "B" and "foreign"
-    labels: "dict[str, NDArray[Any]]"  # of "y" and "y_test"
-    scores: "NDArray[np.float64] | None"  # of the pairs A, B
-    files: list[str]  # name and digest of each table
+
+def _encode(encoder: TransformerEncoder, tables: Tables, console: Console) -> Vectors:
+    """Embed all texts, those of one kind in one call, so that equal texts get equal vectors."""
+    found: Vectors = {}
+    for kind in dict.fromkeys(type(own[0]) for own in tables.texts.values()):
+        sets = {each: own for each, own in tables.texts.items() if isinstance(own[0], kind)}
+        texts = [text for own in sets.values() for text in own]
+        console.say(f"Encoding {len(texts)} texts by {encoder.model} ...")
+        ends = np.cumsum([len(own) for own in sets.values()])[:-1]
+        found |= zip(sets, np.split(encoder.transform(texts), ends), strict=True)
+    return found
 
 
-def compare(adapters: list[str], options: Run) -> None:
-    """Read the tables, embed the texts, compare the adapters, and print the comparison."""
-    chosen = _check_usage(adapters, options)
-    files = [options.rows.path, options.test, options.pairs, options.foreign]
-    check_exist(files, [options.rows.model, options.rows.teacher])
-    out, page = (path and path.expanduser() for path in (options.out, options.page))
-    if out is not None:
-        check_writable(out)
-    if page is not None:
-        import_optional("matplotlib", feature="--html", extra="plot")
-        check_writable(page.parent)
-    tables = _read(options)
-
-    from isoadapt.cli._comparison import run  # here, because it imports torch
-
-    run(tables, chosen, options._replace(out=out, page=page))
+def _uses(tables: Tables, vectors: Vectors, console: Console) -> list[Any]:
+    """Return the uses, beside the task, for which there are tables."""
+    uses, left = [], []
+    for option, kind in _USES.items():
+        if option in tables.uses:
+            own = {each: vectors[each] for each in kind.vectors}
+            uses.append(kind(**own, **tables.uses[option]))
+        else:
+            left.append(f"{kind.name} (--{option})")
+    if left:
+        console.say(f"Not judged: {', '.join(left)}")
+    return uses
 
 
-def _check_usage(adapters: list[str], options: Run) -> Any:
-    """Return the adapters to compare; raise WrongUsage for options that exclude each other."""
-    if options.encoder_saw and options.test is None:
-        raise WrongUsage(
-            f"--encoder-saw: the encoder was trained on {options.rows.path}, so other rows must be "
-            "judged: name a table that it has not seen with --test"
+def _save(run: Run, comparison: Comparison, encoder: Any, wide: Any, n_rows: int) -> None:
+    """Write the comparison as JSON, and the best adapter of each use, if there is one."""
+    out, say = cast(Path, run.out), run.console.say
+    data = {"source": run.table.name, "rows": n_rows}
+    with atomic_path(writable_folder(out) / "comparison.json") as temporary:
+        temporary.write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", "utf-8")
+    for use in comparison.uses:
+        best = comparison.best_adapter(use)
+        safest = comparison.best_adapter(use, same_predictions=True)
+        chosen = {"": best, "-same-predictions": None if safest is best else safest}
+        for ending, adapter in chosen.items():
+            folder = out / f"best-for-{use}{ending}"
+            if adapter is not None:
+                own = wide if isinstance(adapter, TeacherReadout) else encoder
+                adapter = with_checkpoint_names(adapter, run.class_names)
+                save_adapter(adapter, folder, base_model=own, data=data, overwrite=True)
+                same = ", with the same predictions" * bool(ending)
+                say(f"Best adapter for {use}{same}: {folder}")
+            elif folder.exists():
+                say(f"{folder} is of an earlier comparison; this one credits no such adapter")
+
+
+def _audit(tables: Tables, vectors: Vectors, width: int) -> IsotropyReport:
+    """Audit the judged rows of the vectors without an adapter, which have this width."""
+    X, y = (held.get(f"{k}_test", held[k]) for held, k in ((vectors, "X"), (tables.labels, "y")))
+    return isotropy_report(X[:, :width], labels=None if y.dtype.kind == "f" else y)
+
+
+def _next(run: Run, comparison: Comparison) -> str:
+    """Say which command keeps or exports the best adapter of the first use that has one."""
+    use = next(filter(comparison.credited, comparison.uses), None)
+    if use is None:
+        return ""
+    words, step = [*sys.argv[1:], "--out", "my-comparison"], "save"
+    if run.out is not None:
+        words, step = ["export", str(run.out / f"best-for-{use}")], "export"
+        words += ["--model", run.model, "--out", "my-exported-model"]
+    return f"\n\nNext: {step} the best adapter for {use}.\n  {shlex.join(['isoadapt', *words])}"
+
+
+def _write_page(
+    run: Run, comparison: Comparison, tables: Tables, vectors: Vectors, report: Any
+) -> None:
+    """Write the comparison and the audit of the judged rows as one HTML file."""
+    page = cast(Path, run.page)
+    ending = "_test" if "X_test" in vectors else ""
+    texts, X, y = tables.texts[f"X{ending}"], vectors[f"X{ending}"], tables.labels[f"y{ending}"]
+    classes = None if y.dtype.kind == "f" else y
+    seen = set(tables.texts["X"]) if ending else set()  # the adapters are fitted to them
+    rows = np.flatnonzero([text not in seen for text in texts])
+    named = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
+    fitted = {name: comparison.estimators[name] for name in [*named, *comparison.estimators]}
+    own = X[:, : report.n_features]  # the vectors without an adapter
+
+    def adapted(name: str) -> NDArray[Any]:
+        read = X if isinstance(fitted[name], TeacherReadout) else own
+        return np.asarray(fitted[name].transform(read[rows]))
+
+    spectra = SpectrumDisplay.from_embeddings(
+        {"no adapter": own[rows]} | {name: adapted(name) for name in fitted}
+    )
+    displays: dict[str, Any] = {"Spectra before and after the adapters": spectra}
+    rows = np.random.default_rng(0).permutation(rows)[:_DRAWN]
+    if named:  # the last uses are those of the vectors alone
+        displays[f"Map before and after {named[-1]}"] = EmbeddingMapDisplay.from_embeddings(
+            own[rows], adapted(named[-1]), None if classes is None else classes[rows]
         )
-    page = options.page
-    if page is not None and (page.suffix.lower() != ".html" or page.is_dir()):
-        raise WrongUsage(f"--html {str(page)!r} must be a file whose name ends in .html")
-    registered = METHODS if options.rows.teacher is None else NAMES
-    known = [*registered, *registered.values(), *(variant.name for variant in VARIANTS)]
-    for name in adapters:
-        if name in ("fast", "all") and len(adapters) > 1:
-            raise WrongUsage(f"--adapters {name} cannot be combined with other adapters")
-        if name not in ("fast", "all", *known):
-            why = f"is not the name of an adapter; {choices(name, known)}"
-            if name in NAMES or name in NAMES.values():
-                why = "learns the vectors of another encoder: name it with --teacher"
-            raise WrongUsage(f"--adapters {name!r} {why}")
-    return adapters[0] if adapters in (["fast"], ["all"]) else adapters or "fast"
-
-
-def _read(options: Run) -> Tables:
-    """Read all tables."""
-    from isoadapt.datasets import load_table
-
-    texts: dict[str, list[Any]] = {}
-    labels: dict[str, Any] = {}
-    scores = None
-    rows = options.rows
-    texts["X"], labels["y"] = labelled_texts(rows)
-    if options.test is not None:
-        texts["X_test"], labels["y_test"] = labelled_texts(rows._replace(path=options.test))
-    if options.pairs is not None:
-        texts["A"], texts["B"], scores = _pairs(options.pairs)
-    if options.foreign is not None:
-        texts["foreign"] = list(load_table(options.foreign, text=rows.text, label=None)[0])
-    files = [
-        f"{path} (sha256 {_digest(path)})"
-        for path in (rows.path, options.test, options.pairs, options.foreign)
-        if path is not None
-    ]
-    return Tables(texts, labels, scores, files)
-
-
-def _digest(path: Path) -> str:
-    """Return the first 12 digits of the SHA-256 of a file, or "folder"."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "folder"
-
-
-def _pairs(path: Path) -> "tuple[list[str], list[str], NDArray[np.float64]]":
-    """Read the texts of both sides of the pairs of a table, and their scores."""
-    from isoadapt.datasets import load_table
-
-    texts, scores = load_table(path)
-    if scores is None or scores.dtype.kind not in "if" or not isinstance(texts[0], tuple):
-        raise ValueError(
-            f"--pairs {path} must have the columns sentence1, sentence2 and label, where label is "
-            "the similarity of the pair as a number"
-        )
-    first, second = ([str(pair[side]) for pair in texts] for side in (0, 1))
-    return first, second, scores.astype(float)
+    writable_folder(page.parent)
+    write_report(
+        page,
+        comparison=comparison,
+        report=report,
+        displays=displays,
+        texts=[texts[row] for row in rows] if run.with_texts else None,
+        description="; ".join([f"Model: {run.model}", *tables.files]),
+    )
+    run.console.say(f"Report: {page}")

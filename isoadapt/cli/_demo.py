@@ -24,7 +24,8 @@ from isoadapt._utils.files import atomic_path, check_output_folder, check_writab
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, warn
 from isoadapt.adapters._registry import installed_variants
-from isoadapt.cli._options import Console, Source, check_file, labelled_texts
+from isoadapt.cli._options import Console, check_file
+from isoadapt.cli._sources import Texts
 from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
@@ -65,13 +66,13 @@ class PairFigures(NamedTuple):
 
 
 def demo(
-    rows: list[Source], model: str | None, out: Path, overwrite: bool, every: bool, console: Console
+    rows: list[Texts], model: str | None, out: Path, overwrite: bool, every: bool, console: Console
 ) -> None:
     """Fine-tune a checkpoint or use a given one, repair its vectors, and compare adapters."""
     out = out.expanduser()
     _check_out(out, model is None, overwrite)
     import_optional("matplotlib", feature="The plot", extra="plot")
-    texts, labels, dev_texts, dev_labels = _read_tables(rows, console)
+    texts, labels, dev_texts, dev_labels = _texts_of(rows, console)
     before = None
     if model is None:
         before, settings = minilm_folder(), {"lr": 1e-4} if rows else _QUICK
@@ -122,21 +123,21 @@ def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
         check_output_folder(out / _CHECKPOINT, overwrite, name="--out")
 
 
-def _read_tables(tables: list[Source], console: Console) -> tuple[Any, Any, Any, Any]:
-    """Read training and evaluation texts with labels, or generate a corpus without tables."""
+def _texts_of(tables: list[Texts], console: Console) -> tuple[Any, Any, Any, Any]:
+    """Return training and evaluation texts with labels, or generate a corpus without tables."""
     if not tables:
         console.say("Texts: English sentences, labelled as acceptable (1) or not (0).")
         corpus = make_acceptability(_N_TRAIN, _N_DEV)
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
-    (texts, labels), (dev_texts, dev_labels) = map(labelled_texts, tables)
-    train, dev = (table.path for table in tables)
-    known = set(texts)
-    fresh = np.array([text not in known for text in dev_texts])
+    train, dev = tables
+    (path,), (other,), known = dev.files, train.files, set(train.rows)
+    fresh = np.array([text not in known for text in dev.rows])
     if not fresh.any():
-        raise ValueError(f"every text of {dev} is in {train} too: name other texts with --dev")
+        raise ValueError(f"every text of {path} is in {other} too: name other texts with --dev")
     if not fresh.all():
-        warn(f"{(~fresh).sum()} texts of {dev} are in {train} too and are left out")
-    return texts, labels, [dev_texts[row] for row in np.flatnonzero(fresh)], dev_labels[fresh]
+        warn(f"{(~fresh).sum()} texts of {path} are in {other} too and are left out")
+    kept = [dev.rows[row] for row in np.flatnonzero(fresh)]
+    return train.rows, train.labels, kept, dev.labels[fresh]
 
 
 def _fine_tune(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,8 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 from isoadapt import load_checkpoint
 from isoadapt._utils.containers import as_indicator
 from isoadapt._utils.messages import aligned_table
-from isoadapt.cli._options import TITLES, Console, Source, labelled_texts, read_settings
+from isoadapt.cli._options import TITLES, Console, read_settings
+from isoadapt.cli._sources import Texts
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._penalties import PENALTIES
 from isoadapt.metrics._points import main_figures
@@ -22,8 +23,10 @@ _TRAINING = (*_OPTIMISER, "class_weight", "random_state", "device")
 
 
 def finetune(
-    rows: Source,
-    dev: Path | None,
+    train: Texts,
+    dev: Texts | None,
+    model: str,
+    max_length: int | None,
     penalty: str | None,
     settings: Sequence[str],
     out: Path,
@@ -32,26 +35,23 @@ def finetune(
 ) -> None:
     """Fine-tune and save a classifier, and print its figures on the dev table and its folder."""
     options = _make_options(penalty, settings)
-    judged = None
-    texts, labels = cast(Any, rows.table)
     if dev is not None:
-        judged = labelled_texts(rows._replace(path=dev))
-        _check_dev(dev, judged, rows.path, labels)
-    console.say(f"Fine-tuning {rows.model} on {len(texts)} texts ...")
-    options |= {"max_length": rows.max_length, "overwrite": overwrite, "verbose": console.verbose}
-    finetune_text_classifier(str(rows.model), texts, labels, out, **options)
+        _check_dev(dev, train)
+    console.say(f"Fine-tuning {model} on {len(train.rows)} texts ...")
+    options |= {"max_length": max_length, "overwrite": overwrite, "verbose": console.verbose}
+    finetune_text_classifier(model, train.rows, train.labels, out, **options)
     figures, lines = None, [f"Checkpoint: {out}"]
-    if judged is not None:
+    if dev is not None:
         try:
-            figures = _evaluate(out, judged, labels, rows.max_length, console.verbose)
+            figures = _evaluate(out, dev, train.labels, max_length, console.verbose)
         except ValueError as error:
             raise ValueError(
-                f"{out} holds the fine-tuned checkpoint, but it cannot be evaluated on {dev}: "
-                f"{error}"
+                f"{out} holds the fine-tuned checkpoint, but it cannot be evaluated on "
+                f"{dev.files[0]}: {error}"
             ) from error
         shown = [(TITLES.get(name, name), f"{value:.4g}") for name, value in figures.items()]
         table = aligned_table(shown, at_least=(16, 9))
-        lines = [f"On the {len(judged[0])} texts of {dev}:", table, "", *lines]
+        lines = [f"On the {len(dev.rows)} texts of {dev.files[0]}:", table, "", *lines]
     console.show("\n".join(lines), {"checkpoint": str(out), "dev": figures})
 
 
@@ -68,13 +68,13 @@ def _make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any
 
 
 def _evaluate(
-    folder: Path, judged: Any, known: NDArray[Any], max_length: Any, verbose: int
+    folder: Path, dev: Texts, known: NDArray[Any], max_length: Any, verbose: int
 ) -> dict[str, float]:
     """Return the task metrics of a checkpoint and the isotropy of its head input."""
-    texts, labels = judged
+    labels = dev.labels
     encoder, head = load_checkpoint(folder, verbose=verbose, y=np.concatenate([known, labels]))
     limit = encoder.open().backbone.limit or max_length
-    X = encoder.set_params(max_length=min(max_length, limit)).transform(texts)
+    X = dev.vectors(encoder.set_params(max_length=min(max_length, limit)))
     predicted = head.predict(X)
     if head.classes_ is None:
         correlation = float(np.corrcoef(labels, predicted)[0, 1])
@@ -88,17 +88,16 @@ def _evaluate(
     return task | {name: found[name] for name in names}
 
 
-def _check_dev(dev: Path, judged: Any, train: Path, known: NDArray[Any]) -> None:
+def _check_dev(dev: Texts, train: Texts) -> None:
     """Check that a dev table has texts to tell apart, and no class that training lacks."""
-    texts, labels = judged
-    if len(set(texts)) < 2:
-        raise ValueError(f"{dev} holds only one distinct text, but evaluation needs at least two")
-    known, labels = np.ravel(known), np.ravel(labels)
+    (path,), known, labels = dev.files, np.ravel(train.labels), np.ravel(dev.labels)
+    if len(set(dev.rows)) < 2:
+        raise ValueError(f"{path} holds only one distinct text, but evaluation needs at least two")
     if known.dtype.kind == "f" and labels.dtype.kind in {"i", "f"}:
         return  # any number may be a target
     strange = sorted(set(labels.tolist()) - set(known.tolist()), key=str)
     if strange:
         raise ValueError(
-            f"{dev} has the label {strange[0]!r}, which does not occur in {train}: the model "
-            "cannot learn it, so use two tables of the same task"
+            f"{path} has the label {strange[0]!r}, which does not occur in {train.files[0]}: the "
+            "model cannot learn it, so use two tables of the same task"
         )

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from isoadapt import AdaptedEncoder, LinearHead
+from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder
 from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES
-from isoadapt.cli._options import TITLES, Console, Source, WrongUsage, read_matrix, read_settings
+from isoadapt.cli._options import TITLES, Console, WrongUsage, read_settings
+from isoadapt.cli._sources import Matrix, Rows, Texts
 from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._points import main_figures
 
-_FITTED, _HALVES = "rows the map was fitted to", "cross-fitted halves"
-_FOLDS = "held-out folds"
+_FITTED, _HALVES, _FOLDS = "rows the map was fitted to", "cross-fitted halves", "held-out folds"
 _NOTES = {
     _FITTED: "These figures are for rows the map was fitted to. Evaluate it on other rows.",
     _HALVES: "These figures are cross-fitted: the map is fitted to half of the rows and judged on\n"
@@ -40,45 +40,53 @@ _Mask = NDArray[np.bool_]
 
 
 def fit(
-    name: str, source: Source, out: Path, settings: Sequence[str], overwrite: bool, console: Console
+    name: str,
+    rows: Rows,
+    encoder: TransformerEncoder | None,
+    teacher: str | None,
+    class_names: dict[str, str] | None,
+    settings: Sequence[str],
+    out: Path,
+    overwrite: bool,
+    console: Console,
 ) -> None:
     """Fit and save an adapter, and print the figures before and after."""
     cls = ADAPTERS[NAMES[name]]
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     adapter._validate_params()
-    X, y = read_matrix(source) if source.is_matrix() else cast(Any, source.table)
-    if (names := source.class_names) is not None:
-        if source.model is None:
-            raise WrongUsage("--class-names needs --model, the checkpoint whose classes it names")
-        y = None if y is None else y.astype(str)
-    if source.model is not None:
-        parts = source.encoder(), adapter, source.teacher
-        adapter = AdaptedEncoder(*parts, class_names=names)._unfitted_pipeline(y)["adapter"]
+    y = rows.labels
+    if class_names is not None and y is not None:
+        y = y.astype(str)
+    if encoder is not None:
+        model = AdaptedEncoder(encoder, adapter, teacher, class_names=class_names)
+        adapter = model._unfitted_pipeline(y)["adapter"]
     if y is None and adapter._needs_y() and not adapter._needs_teacher:
         raise WrongUsage(
-            f"{type(adapter).__name__} needs labels, but {source.path} has none: name their column "
+            f"{cls.__name__} needs labels, but {rows.files[0]} has none: name their column "
             "with --label (not of texts --separately), or their file with --labels. Without labels,"
             " name the classifier with --model, or fit without a head by --head None"
         )
-    if not source.is_matrix():
-        if source.teacher is not None:
-            y = Source(source.path, source.teacher).encoder(console.verbose).transform(X)
-        X = source.encoder(console.verbose).transform(X)
+    if teacher is not None and isinstance(rows, Texts):
+        y = rows.vectors(TransformerEncoder(teacher, verbose=console.verbose))
+    X = rows.vectors(encoder and clone(encoder).set_params(verbose=console.verbose))
     console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
     adapter.fit(X, y)
-    rows, metrics = _judge(adapter, X, y)
+    judged, metrics = _judge(adapter, X, y)
+    data = {"source": ", ".join(path.name for path in rows.files), "rows": len(X)}
+    data |= {"teacher": teacher} if teacher is not None else {}
+    data |= {"pairs": "separately"} if rows.columns.separately else {}
     save_adapter(
-        with_checkpoint_names(adapter, names),
+        with_checkpoint_names(adapter, class_names),
         out,
-        base_model=_model_to_record(source),
-        data=_data_to_record(source, len(X)),
-        metrics={f"{name} ({rows})": metrics[name] for name in metrics if metrics[name]},
+        base_model=encoder.model if encoder and isinstance(rows, Matrix) else encoder,
+        data=data,
+        metrics={f"{name} ({judged})": metrics[name] for name in metrics if metrics[name]},
         overwrite=overwrite,
     )
     head = _head_of(adapter)
-    said = f"{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\n{_HEADS[head]}Adapter: {out}"
+    said = f"{_table(metrics)}\n{_NOTES[judged]}\n{_result(adapter)}\n{_HEADS[head]}Adapter: {out}"
     figures = {"adapter": str(out), "method": name, "rows": len(X), "head": head}
-    console.show(f"{_verdict(**metrics)}\n\n{said}", figures | {"evaluated_on": rows, **metrics})
+    console.show(f"{_verdict(**metrics)}\n\n{said}", figures | {"evaluated_on": judged, **metrics})
 
 
 def _head_of(adapter: BaseAdapter) -> str | None:
@@ -88,24 +96,6 @@ def _head_of(adapter: BaseAdapter) -> str | None:
         return None
     same = isinstance(own, LinearHead) and np.array_equal(own.coef_, used.coef_)
     return "checkpoint" if same else "new"
-
-
-def _model_to_record(source: Source) -> Any:
-    """Return the encoder of the texts, or the name of the model given with a matrix."""
-    if source.model is None:
-        return None
-    folder = Path(source.model).expanduser()
-    if folder.is_dir():  # an absolute path is found from any folder
-        source = source._replace(model=str(folder.resolve()))
-    return source.model if source.is_matrix() else source.encoder()
-
-
-def _data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
-    """Return what an adapter folder records about the rows of the fit."""
-    names = ", ".join(path.name for path in (source.path, *source.more))
-    data = {"source": names, "rows": n_rows, "teacher": source.teacher}
-    data["pairs"] = "separately" if source.separately else None
-    return {name: value for name, value in data.items() if value is not None}
 
 
 def _judge(

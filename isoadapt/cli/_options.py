@@ -1,29 +1,18 @@
-"""What several commands share: options, parameters after ``--set``, messages, and reading rows.
-
-The help of the commands is made from this module, so readers are imported on use.
-"""
+"""What several commands share: options, parameters after ``--set``, checks and messages."""
 
 import ast
 import json
-import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer import Option
 from typer.core import TyperCommand
-
-from isoadapt.adapters._registry import NEED_TEACHER
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from isoadapt import TransformerEncoder
 
 TABLE = (
     "Table (.tsv or .csv with a header, .jsonl, .parquet). Columns: sentence or text (or sentence1 "
@@ -33,10 +22,7 @@ TABLE = (
 Table = Annotated[Path | None, Option(help=TABLE)]
 Text = Annotated[
     str | None,
-    Option(
-        help="Column of texts, or two columns as A,B, whose texts are embedded together as pairs. "
-        "Default: found by name. Of a Parquet matrix: the column of vectors, if it has several."
-    ),
+    Option(help="Column of texts or vectors, or two as A,B for pairs. Default: found by name."),
 ]
 Separately = Annotated[
     bool,
@@ -48,10 +34,7 @@ Separately = Annotated[
 ]
 Teacher = Annotated[
     str | None,
-    Option(
-        help="For teacher-readout: the encoder whose vectors it learns, such as the base model. "
-        "Its own maximum length applies to it. With a matrix: the matrix of its vectors."
-    ),
+    Option(help="For teacher-readout: the encoder, or the matrix, whose vectors it learns."),
 ]
 Head = Annotated[
     str, Option(help="auto: the checkpoint's. For another task, a new one: logistic or ridge.")
@@ -69,51 +52,6 @@ Overwrite = Annotated[bool, Option("--overwrite", help="Replace an existing resu
 TITLES = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
 TITLES |= {"matthews": "Matthews", "anisotropy1": "anisotropy_1"}  # of figures in tables
 _CAUGHT: ContextVar[list[warnings.WarningMessage]] = ContextVar("warnings of the command")
-_REPEATED = ("--set", "--on")  # flags that several values may follow
-
-
-class Source(NamedTuple):
-    """A file of rows, the model that embeds its texts, and its labels or its teacher."""
-
-    path: Path
-    model: str | None = None
-    label: Any = None  # a column, or several; None means "label" if there is one
-    labels: Path | None = None  # a file with the labels of a .npy matrix
-    max_length: int | None = None
-    text: tuple[str, ...] | None = None  # one column, or two of pairs; None finds them by name
-    separately: bool = False  # whether the texts of two columns are embedded each alone
-    more: tuple[Path, ...] = ()  # further files of texts
-    teacher: str | None = None  # the encoder whose vectors take the place of labels
-    pooling: Any = "auto"  # as of TransformerEncoder
-    class_names: dict[str, str] | None = None  # the checkpoint's, by the label in the table
-    table: "tuple[list[Any], NDArray[Any] | None] | None" = None  # texts and labels, once read
-
-    def is_matrix(self) -> bool:
-        """Return whether the file holds embeddings: .npy, or Parquet without a model."""
-        suffix = self.path.suffix.lower()
-        return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
-
-    def teacher_file(self) -> Path | None:
-        """Return the matrix of the teacher's vectors, if it is one instead of an encoder."""
-        path = Path(self.teacher or "")
-        return path if path.suffix.lower() in (".npy", ".parquet") else None
-
-    def encoder(self, verbose: int = 0) -> "TransformerEncoder":
-        """Return the encoder of the texts."""
-        from isoadapt import TransformerEncoder
-
-        return TransformerEncoder(
-            self.model, pooling=self.pooling, max_length=self.max_length, verbose=verbose
-        )
-
-    def checked(self, *, with_labels: bool = True) -> "Source":
-        """Look for the files and read the texts, which takes no torch."""
-        file = self.teacher_file()
-        models = [self.model, self.teacher if file is None else None]
-        check_exist([self.path, *self.more, self.labels, file], models)
-        if self.is_matrix():
-            return self
-        return self._replace(table=read_texts(self, with_labels))
 
 
 def check_exist(files: Iterable[Path | None], models: Iterable[str | None]) -> None:
@@ -148,37 +86,9 @@ def check_file(path: Path, overwrite: bool) -> None:
         )
 
 
-def check_teacher(name: str, source: Source) -> None:
-    """Raise WrongUsage unless a method that needs a teacher has both encoders or both matrices."""
-    if name in NEED_TEACHER:
-        if source.labels is not None or (source.label is not None and not source.is_matrix()):
-            raise WrongUsage(
-                f"--label and --labels name labels, but {name} learns the vectors of --teacher: "
-                "omit them"
-            )
-        matrices = [source.is_matrix(), source.teacher_file() is not None]
-        is_complete = source.model is not None and source.teacher is not None
-        if any(matrices):
-            is_complete = all(matrices) and not source.more
-        if not is_complete:
-            raise WrongUsage(
-                f"{name} needs --model, the classifier that encodes the texts, and --teacher, the "
-                "encoder whose vectors it learns; or two matrices (.npy, .parquet), after --on and "
-                "--teacher, with the vectors of the same texts in the same order"
-            )
-    elif source.teacher is not None or source.more:
-        given = "--teacher is" if source.teacher is not None else "several files after --on are"
-        raise WrongUsage(f"{given} for {', '.join(NEED_TEACHER)}, not for {name}")
-
-
 def read_class_names(text: str | None) -> dict[str, str] | None:
     """Split the value of ``--class-names`` into names by label."""
     return dict(each.partition("=")[::2] for each in text.split(",")) if text else None
-
-
-def columns(text: str | None) -> tuple[str, ...] | None:
-    """Split the value of ``--text`` into column names."""
-    return None if text is None else tuple(text.split(","))
 
 
 class WrongUsage(ValueError):
@@ -228,23 +138,23 @@ class Console(NamedTuple):
         return list(dict.fromkeys([*others, *shown]))
 
 
-class SettingsCommand(TyperCommand):
-    """A command that accepts several settings after one ``--set``, and files after ``--on``."""
+class ManyFilesCommand(TyperCommand):
+    """A command whose ``--on`` takes several files, as a shell expands ``*.tsv``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments after inserting the flag before each further value."""
-        return super().parse_args(ctx, list(_flagged(args)))
-
-
-def _flagged(args: Sequence[str]) -> Iterator[str]:
-    """Insert the flag before each further setting or file, but not before a name."""
-    flag = ""
-    for previous, argument in pairwise(["", *args]):
-        if argument.startswith("-"):
-            flag = argument if argument in _REPEATED else ""
-        elif flag not in ("", previous) and re.search("[=.]", argument):
-            yield flag
-        yield argument
+        """Insert ``--on`` before each further file, which has a dot, unlike a name."""
+        given, flag = [], ""
+        for previous, each in pairwise(["", *args]):
+            if each.startswith("-"):
+                flag = each
+            elif previous != flag == "--on" and "." in each:
+                given.append(flag)
+            elif previous != flag == "--set" and "=" in each:
+                raise WrongUsage(
+                    f"--set {previous} {each}: repeat the option: --set {previous} --set {each}"
+                )
+            given.append(each)
+        return super().parse_args(ctx, given)
 
 
 def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -> dict[str, Any]:
@@ -261,71 +171,6 @@ def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -
             with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 values[name] = parse(text)
     return values
-
-
-def read_matrix(source: Source, **options: Any) -> "tuple[Any, NDArray[Any] | None]":
-    """Read X (n, d), and y: labels (n,), None or, with a teacher, its vectors (n, d_t)."""
-    if source.separately:
-        raise WrongUsage(
-            f"--separately is for two columns of texts, but {str(source.path)!r} is read as a "
-            "matrix: omit it, or name a table and the --model that embeds its texts"
-        )
-    if source.label is not None and source.path.suffix.lower() == ".npy":
-        raise WrongUsage(
-            f"--label {source.label}: a .npy matrix has no columns. Use Parquet, or fit "
-            "--labels y.npy"
-        )
-
-    from isoadapt.datasets._matrices import load_matrix
-
-    options = {"features": source.text, "label": source.label or "label"} | options
-    X, y = load_matrix(source.path, labels=source.labels, **options)
-    file = source.teacher_file()
-    return X, y if file is None else load_matrix(file.expanduser(), with_labels=False)[0]
-
-
-def read_texts(source: Source, with_labels: bool) -> tuple[list[Any], "NDArray[Any] | None"]:
-    """Return the texts of all files, and the labels, which several files do not have."""
-    if source.labels is not None:
-        raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
-    if source.model is None:
-        raise WrongUsage(
-            f"{str(source.path)!r} is read as a table of texts, which needs --model, the "
-            "checkpoint that embeds them (the name of a matrix ends in .npy or .parquet)"
-        )
-
-    from isoadapt.datasets import load_table
-    from isoadapt.datasets._tables import table_suffix
-
-    if with_labels and source.separately and source.label is not None:
-        raise WrongUsage("--label cannot be combined with --separately: labels are of pairs")
-    needed = with_labels and not source.separately and source.teacher is None
-    label = source.label or ("label" if needed else None)
-    texts: list[Any] = []
-    for path in (source.path, *source.more):
-        plain = bool(source.more) and table_suffix(path) == ".txt"  # without columns
-        found, y = load_table(path, text=None if plain else source.text, label=label)
-        if source.separately and not plain:
-            if isinstance(found[0], str):
-                raise WrongUsage(
-                    f"--separately needs two columns of texts, but one is read from {str(path)!r}: "
-                    "omit it, or name two columns with --text A,B"
-                )
-            found = [text for column in zip(*found, strict=True) for text in column]
-        texts += found
-    return texts, y
-
-
-def labelled_texts(rows: Source) -> tuple[Any, "NDArray[Any]"]:
-    """Read a table whose labels are needed."""
-    from isoadapt.datasets import load_table
-
-    texts, labels = load_table(rows.path, text=rows.text, label=rows.label or "label")
-    if labels is None:
-        raise ValueError(
-            f"{rows.path} has no column 'label': name the column of labels with --label"
-        )
-    return texts, labels
 
 
 def recorded_model(given: Path | str | None, recorded: Any) -> Path:

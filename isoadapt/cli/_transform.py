@@ -10,30 +10,39 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
-from isoadapt.cli._options import Console, Source, read_matrix, read_texts, recorded_model
+from isoadapt.cli._options import Console, recorded_model
+from isoadapt.cli._sources import Columns, is_matrix, read_matrix, read_texts
 from isoadapt.interop._folder import read_folder
 from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._reference import check_vectors
 from isoadapt.interop._sentence_transformer import export_encoder
 
 
-def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
+def transform(
+    folder: Path,
+    source: Path,
+    columns: Columns,
+    model: str | None,
+    max_length: int | None,
+    out: Path,
+    console: Console,
+) -> None:
     """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
-    model, base_model = read_folder(folder)
-    parts = take_apart(model)
+    saved, base_model = read_folder(folder)
+    parts = take_apart(saved)
     adapter = Pipeline(parts.adapters)
-    if rows.is_matrix():
-        names = rows.text or getattr(adapter, "feature_names_in_", None)
-        X, _ = read_matrix(rows, features=names, with_labels=False)
+    if is_matrix(source, model):
+        names = columns.texts() or getattr(adapter, "feature_names_in_", None)
+        X = read_matrix(source, columns, features=names, with_labels=False).rows
     else:
-        source = recorded_model(rows.model, base_model)
-        texts, _ = read_texts(rows._replace(model=str(source)), with_labels=False)
-        encoder = export_encoder(parts, source)
-        length = {} if rows.max_length is None else {"max_length": rows.max_length}
+        checkpoint = recorded_model(model, base_model)
+        texts = read_texts([source], columns)
+        encoder = export_encoder(parts, checkpoint)
+        length = {} if max_length is None else {"max_length": max_length}
         encoder.set_params(device="auto", verbose=console.verbose, **length)
         if parts.recorded is not None:
             check_vectors(parts.recorded, "its record", encoder)
-        X = encoder.transform(texts)
+        X = texts.vectors(encoder)
     adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:
         _write(path, adapted, adapter.get_feature_names_out().tolist())

@@ -198,7 +198,8 @@ def text_columns(where: object, names: Iterable[str], text: Any, default: list[s
     if len(found) != len(chosen) or len(chosen) not in (1, 2):
         raise ValueError(
             f"text={', '.join(chosen) or None} is not one column of texts of {where}, or two for "
-            f"pairs; it has {listed([*names])}: pass text= (--text on the command line)"
+            f"pairs; it has {listed([*names])}: pass text= (on the command line --text or, for "
+            "--pairs, --pairs-text)"
         )
     return found
 

@@ -2,7 +2,7 @@
 
 from isoadapt.model_selection._compare._compare_adapters import compare_adapters
 from isoadapt.model_selection._compare._comparison import Comparison
-from isoadapt.model_selection._compare._uses import Outliers, Search, Similarity
+from isoadapt.model_selection._compare._uses import Outliers, Search, Similarity, Use
 from isoadapt.model_selection._scorers import (
     make_isotropy_scorer,
     make_overlap_scorer,
@@ -19,6 +19,7 @@ __all__ = [
     "Outliers",
     "Search",
     "Similarity",
+    "Use",
     "compare_adapters",
     "make_isotropy_scorer",
     "make_overlap_scorer",

@@ -251,18 +251,10 @@ def make_retrieval_scorer(
 
 
 def _retrieval(
-    transform: Any,
-    X: Any,
-    *,
-    queries: Any,
-    documents: Any,
-    relevant: Sequence[Any],
-    measure: str,
-    k: int,
-    metric: str,
+    transform: Any, X: Any, *, queries: Any, documents: Any, measure: str, **options: Any
 ) -> float:
-    found = transform(queries), transform(documents)
-    return getattr(metrics.retrieval_report(*found, relevant, k, metric=metric), measure)
+    found = metrics.retrieval_report(transform(queries), transform(documents), **options)
+    return getattr(found, measure)
 
 
 def make_overlap_scorer(k: int = 10, *, metric: str = "cosine") -> Callable[..., float]:

@@ -21,7 +21,8 @@ from isoadapt.metrics import IsotropyReport
 from isoadapt.metrics._report_text import as_html
 from isoadapt.model_selection import Comparison
 from isoadapt.model_selection._compare._comparison import use_table
-from isoadapt.model_selection._compare._uses import USES
+from isoadapt.model_selection._compare._uses import phrase_of
+from isoadapt.model_selection._compare._verdict import is_of_index
 from isoadapt.report._comparison import ComparisonDisplay
 from isoadapt.report._display import printable
 from isoadapt.report._embedding_map import EmbeddingMapDisplay
@@ -113,13 +114,13 @@ def write_report(
         parts += ["<h2>What the comparison shows</h2>", comparison._html_verdict()]
         size = 8, 1.5 + 0.27 * len(comparison._rows_of(None))
         forests = {
-            f"{USES[use].phrase}: difference in {USES[use].metric} from "
-            f"{'the teacher' if use == 'index' else 'no adapter'}": (
+            f"{phrase_of(use)}: difference in {rows[0]['metric']} from "
+            f"{'the teacher' if is_of_index(rows) else 'no adapter'}": (
                 ComparisonDisplay.from_comparison(
                     comparison, quantity="difference", uses=[use], ax=_axes(*size)
                 )
             )
-            for use in comparison.uses
+            for use, rows in ((use, comparison._rows_of(use)) for use in comparison.uses)
         }
         parts += [_svg(name, each.figure_, _tooltips(each, None)) for name, each in forests.items()]
     if report is not None:

@@ -16,7 +16,7 @@ import isoadapt
 from isoadapt import cli
 from isoadapt.adapters._registry import NAMES
 from isoadapt.cli._finetune import _JOINING, _TRAINING
-from isoadapt.cli._options import Console, _flagged, read_settings
+from isoadapt.cli._options import Console, read_settings
 from isoadapt.finetune._penalties import PENALTIES
 from tests.cli.command_line import refuse, run, succeed
 
@@ -96,7 +96,7 @@ def test_exit_status_of_wrong_usage_an_interrupt_and_an_expected_error(files, mo
     assert (completed.code, completed.stdout) == (2, "")
     assert "Traceback" not in completed.stderr
     audit = unittest.mock.Mock(side_effect=[KeyboardInterrupt, RuntimeError("no\nluck")])
-    monkeypatch.setattr("isoadapt.metrics.isotropy_report", audit)
+    monkeypatch.setattr("isoadapt.cli._audit.isotropy_report", audit)
     completed = run("audit", "X.npy")
     assert (completed.code, completed.stdout, completed.stderr) == (130, "", "")
     refuse("no luck", "audit", "X.npy")
@@ -119,10 +119,12 @@ def test_values_are_literals_of_json_or_python_or_strings():
         assert (found, type(found)) == (value, type(value))
 
 
-def test_several_values_may_follow_one_flag():
-    line = "--on a.tsv b.TXT c.csv.gz name --set x=1 y=2 --out d.npy"
-    flags = "--on a.tsv --on b.TXT --on c.csv.gz name --set x=1 --set y=2 --out d.npy"
-    assert " ".join(_flagged(line.split())) == flags
+def test_several_files_may_follow_one_flag():
+    context = COMMANDS["fit"].make_context
+    line = "--on a.tsv b.TXT c.csv.gz whitening --set x=1 --set y=2 --out d.npy"
+    found = context("fit", line.split()).params
+    assert [*map(str, found["on"])] == ["a.tsv", "b.TXT", "c.csv.gz"]
+    assert (found["name"], found["settings"]) == ("whitening", ["x=1", "y=2"])
 
 
 def test_nan_becomes_null_in_json(capsys):

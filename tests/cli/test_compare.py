@@ -4,17 +4,19 @@ import hashlib
 import html
 import json
 import re
+import shlex
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from isoadapt import load_checkpoint
-from isoadapt.cli import _comparison
+from isoadapt.cli import _compare
 from isoadapt.interop import load_adapter
-from isoadapt.metrics import similarity_correlation
+from isoadapt.metrics import retrieval_report, similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from tests.cli.command_line import refuse, run, succeed, texts_and_labels, write_table
@@ -94,6 +96,51 @@ def test_own_labels_a_new_head_and_notes(files):
     assert "The head is a new one, fitted to the training rows, not the checkpoint's." in new
 
 
+def test_search_and_columns_with_names_of_their_own(files):
+    """In one table of texts, and in three with names of rows: the numbers of rows, or ids."""
+    texts = TEXTS[:80:2]
+    asked = [texts[0], *TEXTS[3:80:2], texts[0]]  # which has two answers, itself and the last
+    found = [*texts, texts[-1]]
+    pd.DataFrame({"Query": asked, "document": found}).to_csv("one.tsv", sep="\t", index=False)
+    write_table("documents.tsv", texts, np.arange(40), ["text", "other"])
+    write_table("queries.csv", asked[:-1], [f"q{i}" for i in range(40)], ["text", "id"])
+    pd.read_table("queries.csv").to_csv("queries.csv", index=False)
+    names = {"query": [*(f"q{i}" for i in range(40)), "q0"], "document": [*range(1, 41), 40]}
+    pd.DataFrame(names).to_csv("relevant.csv", index=False)
+    three = ["--queries=queries.csv", "--documents=documents.tsv", "--relevant=relevant.csv"]
+    write_table("p.tsv", TEXTS, np.arange(90) % 7, ["left", "right", "score"])
+    pairs = ["--pairs=p.tsv", "--pairs-text", "left,right", "--pairs-score", "score"]
+    rows = []
+    for tables in (["--queries=one.tsv"], [*three, *pairs]):
+        shown = json.loads(succeed("compare", *BOTH, *tables, "--json").stdout)["rows"]
+        rows.append({row["use"]: row for row in shown if row["adapter"] == "no adapter"})
+    encoder = load_checkpoint("my-model")[0]
+    vectors = [encoder.transform(each) for each in (asked[:-1], texts)]
+    expected = retrieval_report(*vectors, [[0, 39], *range(1, 40)]).mrr
+    assert rows[0]["search"]["score"] == rows[1]["search"]["score"] == pytest.approx(expected)
+    both = encoder.transform(TEXTS), encoder.transform(TEXTS[::-1])
+    similar = similarity_correlation(*both, np.arange(90) % 7)
+    assert rows[1]["similarity"]["score"] == pytest.approx(similar, abs=1e-3)
+    names["document"][3] = 41
+    pd.DataFrame(names).to_csv("relevant.csv", index=False)
+    refuse("row 4: there is no query 'q3' or no document '41'", "compare", *BOTH, *three)
+
+
+def test_it_ends_with_the_next_command(files, monkeypatch):
+    credited = {"neighbours": ["Whitening"]}
+    monkeypatch.setattr(Comparison, "credited", lambda _, use=None: credited.get(use, []))
+    monkeypatch.setattr(_compare, "save_adapter", lambda *_, **__: None)
+    command = shlex.join(["isoadapt", "compare", *BOTH])
+    *_, step, line = succeed("compare", *BOTH).stdout.splitlines()
+    assert step == "Next: save the best adapter for neighbours."
+    assert line == f"  {command} --out my-comparison"
+    line = succeed(*shlex.split(line)[1:]).stdout.splitlines()[-1]
+    start = "isoadapt export my-comparison/best-for-neighbours --model my-model --out "
+    assert line == f"  {start}my-exported-model"
+    credited.clear()
+    assert "Next" not in succeed("compare", *BOTH).stdout
+
+
 def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(files, monkeypatch):
     def best(self, use=None, same_predictions=False):
         name = NAMES[0] if same_predictions else NAMES[1]
@@ -105,7 +152,7 @@ def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(file
         return comparison
 
     monkeypatch.setattr(Comparison, "best_adapter", best)
-    monkeypatch.setattr(_comparison, "compare_adapters", interrupted)
+    monkeypatch.setattr(_compare, "compare_adapters", interrupted)
     (files / "out" / "best-for-neighbours").mkdir(parents=True)
     options = ["--adapters", NAMES[0], "--out", "out", "--json"]
     completed = run("compare", *BOTH[:5], *BOTH[6:], *options)
@@ -115,7 +162,10 @@ def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(file
     assert {row["use"] for row in rows} == {"classify", "neighbours"}
     assert "Note: encoder_saw=None: it is not known" in completed.stderr
     assert "best-for-neighbours is of an earlier comparison" in completed.stderr
-    assert "Not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
+    assert (
+        "Not judged: similarity (--pairs), search (--queries), outliers (--foreign)"
+        in completed.stderr
+    )
     for ending, name in (("", NAMES[1]), ("-same-predictions", NAMES[0])):
         folder = files / "out" / f"best-for-classify{ending}"
         assert type(load_adapter(folder)).__name__ == name
@@ -149,7 +199,7 @@ def test_the_page_has_the_figures_of_compare_and_audit(files, monkeypatch):
 def test_what_the_page_of_a_regression_is_given(files, monkeypatch):
     pytest.importorskip("matplotlib")
     given = {}
-    monkeypatch.setattr(_comparison, "write_report", lambda page, **options: given.update(options))
+    monkeypatch.setattr(_compare, "write_report", lambda page, **options: given.update(options))
     save_model(files / "model", num_labels=1, problem_type="regression")
     write_table("a.tsv", TEXTS, np.arange(90) % 3 + 0.5)
     texts = texts_and_labels("dev.tsv")[0]

@@ -12,7 +12,8 @@ from sklearn.preprocessing import normalize
 from isoadapt import AdaptedEncoder, LogitPreservingWhitening, TeacherReadout, load_checkpoint
 from isoadapt.adapters._registry import Variant
 from isoadapt.cli import _demo
-from isoadapt.cli._options import Console, Source, labelled_texts
+from isoadapt.cli._options import Console
+from isoadapt.cli._sources import Columns, read_labelled
 from isoadapt.datasets import load_similarity_pairs
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.metrics import retrieval_report, similarity_correlation
@@ -71,7 +72,7 @@ def test_the_story_the_table_and_the_files(options, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"spectra.png", "pipeline.joblib"}
     assert (tmp_path / "spectra.png").read_bytes().startswith(b"\x89PNG")
     names = {each.__name__: each for each in (AdaptedEncoder, LogitPreservingWhitening)}
-    names["texts"] = labelled_texts(Source(options[1]))[0]
+    names["texts"] = read_labelled(options[1], Columns()).rows
     [code] = re.findall("^  (model = .*)", text, re.MULTILINE)
     exec(code, names)
     saved = joblib.load(tmp_path / "pipeline.joblib")
@@ -157,7 +158,7 @@ def test_the_sentences_follow_from_the_figures(before, ev1, of_pairs, expected, 
     [("spectra.png", "file"), ("pipeline.joblib", "folder"), ("checkpoint", "file")],
 )
 def test_results_are_checked_before_anything_is_computed(name, kind, tmp_path, monkeypatch):
-    for step in ("_read_tables", "minilm_folder", "load_checkpoint"):
+    for step in ("_texts_of", "minilm_folder", "load_checkpoint"):
         monkeypatch.setattr(_demo, step, lambda *args: pytest.fail("too late"))
     path = tmp_path / name
     if kind == "folder":

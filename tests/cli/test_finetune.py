@@ -15,7 +15,7 @@ from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import anisotropy, isoscore
 from tests.cli.command_line import refuse, run, succeed, texts_and_labels, write_table
 
-QUICK = ["--set", "epochs=1", "random_state=0", "device=cpu", "lr=1e-3"]
+QUICK = [f"--set={each}" for each in ("epochs=1", "random_state=0", "device=cpu", "lr=1e-3")]
 LINE = ["finetune", "--model", "my-model", "--train", "train.tsv"]
 
 
@@ -33,7 +33,7 @@ def calls(files, monkeypatch):
 
 class TestOptions:
     def test_the_options_reach_the_function(self, calls):
-        settings = "--set lam=-1 zeta=.2 epochs=4 lr=1e-3 --where 1,2"
+        settings = "--set lam=-1 --set zeta=.2 --set epochs=4 --set lr=1e-3 --where 1,2"
         completed = succeed(*LINE, "--penalty", "istar", *settings.split(), "--max-length", 7)
         assert completed.stdout == "Checkpoint: isoadapt-finetuned\n"
         [(model, texts, labels, out, options)] = calls

@@ -46,7 +46,7 @@ class TestMatrix:
         assert "- Data: source X.npy, rows 150" in (files / "a" / "README.md").read_text()
 
     def test_labels_and_parameters(self, files):
-        settings = ["--set", "head=logistic", "solver=exact", "ridge=0.5"]
+        settings = ["--set=head=logistic", "--set=solver=exact", "--set=ridge=0.5"]
         options = ["--on", "X.npy", "--labels", "y.npy", "--out", "a"]
         completed = succeed("fit", "isotropy-layer", *options, *settings)
         expected = IsotropyLayer("logistic", solver="exact", ridge=0.5).fit(X, Y)
@@ -176,14 +176,14 @@ class TestJudgedRows:
     @pytest.mark.parametrize(
         ("name", "n", "settings"),
         [
-            ("istar", 7, ["max_epochs=1", "head=None"]),
-            ("whitening", 7, ["head=None"]),  # too few for two halves
-            ("whitening", 30, ["head=logistic"]),  # one half lacks a class
+            ("istar", 7, ["--set=max_epochs=1", "--set=head=None"]),
+            ("whitening", 7, ["--set=head=None"]),  # too few for two halves
+            ("whitening", 30, ["--set=head=logistic"]),  # one half lacks a class
         ],
     )
     def test_otherwise_they_are_said_to_be_those_of_the_fit(self, name, n, settings, files):
         labels = Y[:n] if name == "istar" else np.arange(n) == 3
-        result = self.fit(name, X[:n], "--set", *settings, labels=labels.astype(int))
+        result = self.fit(name, X[:n], *settings, labels=labels.astype(int))
         assert result["evaluated_on"] == "rows the map was fitted to"
         expected = isoscore(load_adapter("a").transform(X[:n]))
         assert result["after"]["isoscore"] == pytest.approx(expected)

@@ -24,7 +24,8 @@ def odd_files(place, tmp_path_factory):
     """A folder with links to all of `place`, and with files that cannot be used."""
     folder = tmp_path_factory.mktemp("odd")
     for path in place.iterdir():
-        (folder / path.name).symlink_to(path)
+        if path.name not in CONTENTS:  # which would be written through the link
+            (folder / path.name).symlink_to(path)
     (folder / "bad").mkdir()
     for name, content in CONTENTS.items():
         (folder / name).write_text(content)
@@ -49,10 +50,14 @@ WRONG_USAGE = [
     ("--separately", "audit my-model pairs.tsv --separately --label label"),
     ("--test", COMPARE + "--encoder-saw"),
     ("did you mean", COMPARE + "--adapters whitenin"),
+    ("--pairs: give it", COMPARE + "--pairs-score kind"),
+    ("or --queries alone", COMPARE + "--queries dev.tsv --relevant dev.tsv"),
     ("name it with --teacher", COMPARE + "--adapters teacher-readout"),
     (r"\.html", COMPARE + "--html report.html"),
     ("--model", "export narrow --out m"),
     ("name=value", TRAIN + "--set epochs"),
+    ("--set lam=1 --set epochs=1$", TRAIN + "--set lam=1 epochs=1"),
+    ("--set a=1 --set b=2$", "fit istar --on X.npy --set a=1 b=2 --out a"),
     ("'Whitening' is not .*choose from.*'whitening'", "fit Whitening --out a --on X.npy"),
     ("labels.*--head None", "fit istar --out a --on X.npy"),
     ("labels.*--model", "fit logit-preserving-whitening --out a --on X.npy"),
@@ -80,6 +85,8 @@ FAILURES = [
     ("cut.npy", "audit cut.npy"),
     ("vary|constant|variance", "audit constant.npy"),
     ("no column 'label'", "compare bare.tsv --model my-model"),
+    ("pairs.tsv.*--pairs-text", COMPARE + "--pairs pairs.tsv --pairs-text left,right"),
+    ("query, document is not", COMPARE + "--queries pairs.tsv"),
     ("absent", "compare absent.tsv --model my-model --html new/report.html"),
     ("names.tsv has the label 'no'", TRAIN + "--dev names.tsv"),
     ("bare.tsv has no column 'label'.*--label", TRAIN + "--dev bare.tsv"),

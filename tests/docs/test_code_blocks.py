@@ -138,6 +138,8 @@ def test_the_cheap_commands_run(folder):
         (folder / f"{file}.tsv").write_text("\n".join(lines))
     pairs = [f"{a}\t{b}\t{score}" for score, ((a, _), (b, _)) in enumerate(itertools.pairwise(dev))]
     (folder / "pairs.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *pairs]))
+    (folder / "my-pairs.tsv").write_text("\n".join(["left\tright\tscore", *pairs]))
+    (folder / "queries.tsv").write_text("\n".join(["query\tdocument\tnumber", *pairs]))
     for line in shell_lines(ROOT / "docs" / "guide" / "command_line.md"):
         _, command, *options = shlex.split(line, comments=True)
         if command in CHEAP:

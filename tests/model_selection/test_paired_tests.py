@@ -8,7 +8,6 @@ import pytest
 from scipy.stats import binomtest, rankdata, spearmanr, t as student_t, ttest_rel
 from sklearn.metrics import r2_score, roc_auc_score
 
-from isoadapt.model_selection._compare._measure import placements, same_class_shares
 from isoadapt.model_selection._compare._paired_tests import (
     Evidence,
     Tests as Judged,
@@ -25,6 +24,7 @@ from isoadapt.model_selection._compare._paired_tests import (
     rests_on_few,
     two_means,
 )
+from isoadapt.model_selection._compare._uses import placements, same_class_shares
 
 rng = np.random.default_rng(0)
 

@@ -24,7 +24,7 @@ from isoadapt.model_selection._compare._measure import Measurement, Measurements
 from isoadapt.model_selection._compare._methods import ADAPTER, ComparedMethod, make_methods
 from isoadapt.model_selection._compare._plan import Split, make_plan
 from isoadapt.model_selection._compare._table import make_rows
-from isoadapt.model_selection._compare._uses import Outliers, Search, Similarity
+from isoadapt.model_selection._compare._uses import Use
 from isoadapt.model_selection._result_cache import (
     ResultCache,
     check_seed,
@@ -48,7 +48,7 @@ def compare_adapters(
     encoder_saw: bool | ArrayLike | None = None,
     groups: ArrayLike | None = None,
     groups_test: ArrayLike | None = None,
-    uses: Sequence[Similarity | Search | Outliers] = (),
+    uses: Sequence[Use] = (),
     teacher: Mapping[str, Any] | None = None,
     n_jobs: int | None = None,
     random_state: Any = None,
@@ -63,7 +63,7 @@ def compare_adapters(
 
     - the task: accuracy of a classifier, or R² of a regressor;
     - "neighbours": share of the 10 nearest judged rows that are of the same class, for classifiers;
-    - "similarity", "search" and "outliers", if `uses` holds their data;
+    - those in `uses`: "similarity", "search", "outliers", or others that you define;
     - "index", with a `teacher`: as "search", of queries by the classifier among its documents.
 
     Parameters
@@ -101,15 +101,16 @@ def compare_adapters(
         of the tests. Adapters whose ``fit`` takes groups get them.
     groups_test : array-like of shape (n_test,), default=None
         Groups of the rows of `X_test`, such as near copies or sentences of one document.
-    uses : list of Similarity, Search and Outliers, default=()
-        Data of further uses of the vectors, at most one of each kind, embedded like X.
+    uses : list of Similarity, Search, Outliers and other subclasses of Use, default=()
+        Further uses of the vectors with their data, embedded like X. Several of one kind need
+        different names.
     teacher : mapping of str to array-like of shape (n, n_teacher_features), default=None
         Vectors by another encoder, such as the base model, for
         :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include: of "X" and of all
-        other sets that are given, "X_test", "A", "B", "queries", "documents" and "foreign". It
-        needs a frozen `head`. X and the other sets may have more columns than the head reads,
-        which only TeacherReadout gets. The row "second pass" is the teacher's own vectors, with a
-        head that is fitted to them.
+        other sets that are given, "X_test", "A", "B", "queries", "documents" and "foreign", which
+        a second use of the same kind has as "NAME.A" and so on. It needs a frozen `head`. X and the
+        other sets may have more columns than the head reads, which only TeacherReadout gets. The
+        row "second pass" is the teacher's own vectors, with a head that is fitted to them.
     n_jobs : int, default=None
         Number of processes. The result does not depend on it, except for the seconds.
     random_state : int, RandomState instance or None, default=None
@@ -259,8 +260,8 @@ def _complete(
             missing.append(method.name)
         elif errors and method.kind != ADAPTER:
             raise ValueError(
-                f"{method.name!r}, with which the adapters are compared, could not be fitted: "
-                f"{errors[0]}"
+                f"{method.name!r}, with which the adapters are compared, could not be fitted or "
+                f"measured: {errors[0]}"
             )
         elif errors:
             notes.append(

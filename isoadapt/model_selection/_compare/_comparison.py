@@ -10,7 +10,7 @@ from typing import Any
 
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
 from isoadapt.model_selection._compare._methods import CONTROL, SECOND_PASS
-from isoadapt.model_selection._compare._uses import USES
+from isoadapt.model_selection._compare._uses import phrase_of
 from isoadapt.model_selection._compare._verdict import best, is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
@@ -65,8 +65,8 @@ class Comparison:
         Returns
         -------
         list of str
-            Some of "classify", "regress", "similarity", "search", "index", "neighbours",
-            "outliers".
+            "classify" or "regress", the names of the uses that were passed, by default
+            "similarity", "search" and "outliers", and "neighbours" and "index".
         """
         return list(dict.fromkeys(row["use"] for row in self.rows))
 
@@ -227,8 +227,7 @@ class Comparison:
 
 def use_table(rows: Sequence[dict[str, Any]], full: bool = True) -> _Table:
     """Scores and differences of a use, by score, with a mark on the adapter that is named."""
-    use = USES[rows[0]["use"]]
-    title = f"{use.phrase}: {use.metric}, n = {rows[0]['n_units']:,}"
+    title = f"{phrase_of(rows[0]['use'])}: {rows[0]['metric']}, n = {rows[0]['n_units']:,}"
     header = ["", "score", "95 % interval", "difference"]
     header += ["p Holm", "beyond control", "p Holm"] * full + [""]
     cells, named = [], best(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,14 @@ from numpy.typing import NDArray
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
-from isoadapt._utils.containers import as_matrix, as_values
+from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.copies import copy_hashes
-from isoadapt._utils.messages import listed
 from isoadapt.adapters._heads import PROBES, needs_fit, read_targets
 from isoadapt.heads import LinearHead
-from isoadapt.metrics._neighbours import relevant_sets
 from isoadapt.metrics._points import codes_of
 from isoadapt.model_selection._compare._methods import ALL_COLUMNS, HEAD_COLUMNS, TEACHER_COLUMNS
-from isoadapt.model_selection._compare._paired_tests import Floats, joined
-from isoadapt.model_selection._compare._uses import GIVEN
-
-FEWEST = 3  # rows that are judged, and pairs
+from isoadapt.model_selection._compare._paired_tests import joined
+from isoadapt.model_selection._compare._uses import FEWEST, TASKS, Index, Neighbours, Search, Use
 
 
 @dataclass(frozen=True)
@@ -34,33 +30,16 @@ class Data:
     task: str  # "classify" or "regress"
     clusters: NDArray[np.int64]  # (n,): rows of one group, and equal rows, are in one
     groups: NDArray[Any] | None = None  # of the rows to fit to, which are the first
-    sets: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # pairs, queries, documents, …
-    ends: NDArray[np.int64] | None = None  # (2, n): rows of the different vectors of pairs
-    texts: NDArray[np.int64] | None = None  # (2, n): texts of pairs, or clusters of these
-    scores: Floats | None = None  # (n,): of the pairs
-    relevant: Sequence[set[int]] | None = None
+    uses: Sequence[Use] = ()  # beside the task, those of judged rows last
     widths: tuple[int, int] | None = None  # columns of the head and of all before the teacher's
-    teacher: NDArray[Any] | None = None  # the teacher's vectors of X and of documents, where a
-    index: NDArray[Any] | None = None  # method needs them
 
-    def of(self, columns: str) -> Data:
-        """Return the data with the columns that a method reads."""
+    def columns(self, name: str) -> slice:
+        """Return the columns that a method reads, of X and of the vectors of all uses."""
         if self.widths is None:
-            return self
+            return slice(None)
         d, p = self.widths
         read = {HEAD_COLUMNS: slice(d), ALL_COLUMNS: slice(p), TEACHER_COLUMNS: slice(p, None)}
-        part = {
-            name: np.ascontiguousarray(rows[:, read[columns]])
-            for name, rows in (("X", self.X), *self.sets.items())
-        }
-        taught = columns != HEAD_COLUMNS and "documents" in self.sets
-        return replace(
-            self,
-            X=part.pop("X"),
-            sets=part,
-            teacher=self.X[:, p:] if columns == ALL_COLUMNS else None,
-            index=self.sets["documents"][:, p:] if taught else None,
-        )
+        return read[name]
 
 
 def task_of(head: Any) -> str:
@@ -92,22 +71,31 @@ def make_data(
         raise ValueError("X_test and y_test must be given together, or neither")
     if groups_test is not None and X_test is None:
         raise ValueError("groups_test was given without X_test: pass the groups of X as groups")
-    given = {"X": X, "X_test": X_test} | _given(uses)
-    scores, relevant, of_texts = (given.pop(k, None) for k in ("scores", "relevant", "groups"))
-    sets, widths = _matrices(given, teacher, head)
+    places = _places(uses)
+    own = {name: getattr(use, parameter) for name, (use, parameter) in places.items()}
+    sets, widths = _matrices({"X": X, "X_test": X_test} | own, teacher, head)
     n_fit, d = len(sets["X"]), sets["X"].shape[1] if widths is None else widths[0]
     rows, targets, numbers = _rows(sets, (y, y_test), (groups, groups_test), head, task)
     if not needs_fit(head):
         LinearHead.from_estimator(head)._check_width(d)
     clusters = joined(numbers, copy_hashes(rows[:, :d]))
     of_fit = None if groups is None else numbers[:n_fit]
-    data = Data(rows, targets, task, clusters, of_fit, sets, widths=widths)
-    if scores is not None:
-        data = _with_pairs(data, scores, of_texts)
-    if relevant is not None:
-        found = relevant_sets(relevant, len(sets["queries"]), len(sets["documents"]))
-        data = replace(data, relevant=found)
-    return data, n_fit
+    found: list[Use] = [Neighbours()] * (task == "classify")
+    for use in uses:
+        vectors = {name: sets[key] for key, (other, name) in places.items() if other is use}
+        found.append(replace(use, **vectors).check())
+        if widths is not None and isinstance(search := found[-1], Search):
+            name = "index" if search.name == "search" else f"{search.name} index"
+            taught = search.documents[:, widths[1] :]
+            found.append(Index(search.queries, taught, search.relevant, name))
+    names = [*TASKS, *(use.name for use in found)]
+    if taken := [name for name in names if names.count(name) > 1]:
+        raise ValueError(
+            f"uses: the name {taken[0]!r} is taken: pass another one, as in "
+            "Similarity(A, B, scores, name='titles')"
+        )
+    found.sort(key=lambda use: use.of_rows)
+    return Data(rows, targets, task, clusters, of_fit, found, widths), n_fit
 
 
 def _rows(
@@ -126,13 +114,19 @@ def _rows(
     return np.concatenate(rows), np.concatenate(targets), np.concatenate(numbers)
 
 
-def _given(uses: Any) -> dict[str, Any]:
-    """Data of the uses, by the names of their parameters."""
-    kinds = [type(use) for use in (uses if isinstance(uses, list | tuple) else [uses])]
-    if len({*kinds} & {*GIVEN}) < len(kinds) or not isinstance(uses, list | tuple):
-        names, given = (listed([kind.__name__ for kind in each]) for each in (GIVEN, kinds))
-        raise TypeError(f"uses holds {given}, but must be a list with at most one each of {names}")
-    return {name: value for use in uses for name, value in vars(use).items()}
+def _places(uses: Any) -> dict[str, tuple[Use, str]]:
+    """Use and parameter of each set of vectors, by a name that no other set has."""
+    found: dict[str, tuple[Use, str]] = {}
+    is_list = isinstance(uses, list | tuple)
+    for use in uses if is_list else [uses]:
+        if not (is_list and isinstance(use, Use)):
+            raise TypeError(
+                "uses must be a list of Similarity, Search, Outliers or other subclasses of Use, "
+                f"not {'a list with ' * is_list}{type(use).__name__}"
+            )
+        for name in use.vectors:
+            found[f"{use.name}.{name}" if name in ("X", "X_test", *found) else name] = use, name
+    return found
 
 
 def _matrices(
@@ -203,26 +197,3 @@ def _with_teacher(
             )
         found[name] = np.hstack([rows, vectors.astype(rows.dtype)])
     return found, (d, width)
-
-
-def _with_pairs(data: Data, scores: Any, groups: Any) -> Data:
-    """Replace A and B by their different vectors and the numbers of those of each pair."""
-    sets = dict(data.sets)
-    parts = sets.pop("A"), sets.pop("B")
-    given = as_values(scores, "scores", numeric=True)
-    checked: Floats = check_array(given, dtype=np.float64, ensure_2d=False, input_name="scores")
-    check_consistent_length(*parts, checked)
-    if len(checked) < FEWEST or np.ptp(checked) == 0:
-        raise ValueError(
-            f"Similarity has {len(checked)} pairs with {len(np.unique(checked))} different "
-            "score(s): a correlation needs at least 3 pairs and different scores"
-        )
-    vectors = np.concatenate(parts)
-    _, places, ends = np.unique(copy_hashes(vectors), return_index=True, return_inverse=True)
-    sets["pairs"] = vectors[places]
-    texts = ends
-    if groups is not None:
-        names = np.ravel(as_values(groups, "groups of Similarity"), order="F")
-        texts = joined(codes_of(names, len(ends), "groups of Similarity", "A and B")[1], ends)
-    ends, texts = ends.reshape(2, -1), texts.reshape(2, -1)
-    return replace(data, sets=sets, ends=ends, texts=texts, scores=checked)

@@ -118,7 +118,7 @@ def joined(labels: NDArray[Any], *others: NDArray[Any]) -> NDArray[np.int64]:
 
 def clusters(*labels: NDArray[Any]) -> csr_array:
     """Units (n_units, n_items) of equal labels, of one kind of items after the other."""
-    codes = [np.unique(each, return_inverse=True)[1] for each in labels]
+    codes = [np.unique(each, return_inverse=True)[1] for each in labels if len(each)]
     parts = [csr_array((np.ones(len(each)), (each, np.arange(len(each))))) for each in codes]
     return csr_array(block_diag(parts))
 
@@ -215,11 +215,13 @@ class Tests(NamedTuple):
     effect: Callable[[Evidence], Effect]
     n_units: int
     is_untested: Callable[[Evidence], bool] = lambda _: False  # of a difference
+    metric: str = ""
+    highest: float = 1.0  # that a score can be
 
     def interval(self, name: str) -> Effect:
-        """Score of a method with its interval; no score exceeds 1."""
+        """Score of a method with its interval."""
         effect = self.effect(self.evidence[name])
-        return effect._replace(high=min(effect.high, 1.0))
+        return effect._replace(high=min(effect.high, self.highest))
 
     def difference(self, name: str, reference: str) -> Effect:
         """Score of a method minus that of another one."""

@@ -17,8 +17,9 @@ from sklearn.model_selection import (
 from isoadapt._utils.containers import as_values
 from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import warn
-from isoadapt.model_selection._compare._data import FEWEST, Data
+from isoadapt.model_selection._compare._data import Data
 from isoadapt.model_selection._compare._methods import HEAD_COLUMNS
+from isoadapt.model_selection._compare._uses import FEWEST
 
 N_REPEATS = 3
 _KINDS: dict[tuple[bool, bool], Any] = {  # by whether they are stratified and grouped
@@ -90,8 +91,7 @@ def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -
 
 def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
     """Fit to some rows, and judge on those of others that equal none of them."""
-    read = data.of(HEAD_COLUMNS).X
-    hashes = copy_hashes(read)
+    hashes = copy_hashes(data.X[:, data.columns(HEAD_COLUMNS)])
     known = np.isin(hashes[test], hashes[train])
     counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows to fit to"
     test = test[~known]

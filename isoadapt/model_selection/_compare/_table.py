@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
-from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import warn
 from isoadapt.model_selection._compare._data import Data
-from isoadapt.model_selection._compare._measure import Measurement, Measurements, n_changed
+from isoadapt.model_selection._compare._measure import Measurements, n_changed
 from isoadapt.model_selection._compare._methods import (
     ADAPTER,
     HEAD_REFIT,
     NO_ADAPTER,
-    SECOND_PASS,
     ComparedMethod,
 )
 from isoadapt.model_selection._compare._paired_tests import (
@@ -33,16 +31,12 @@ from isoadapt.model_selection._compare._paired_tests import (
     corrected_t,
     determination,
     holm,
-    joined,
-    linked,
     mcnemar,
     mean,
-    rank_correlation,
     rests_on_few,
-    two_means,
 )
 from isoadapt.model_selection._compare._plan import Plan, Split
-from isoadapt.model_selection._compare._uses import USES
+from isoadapt.model_selection._compare._uses import TASKS, Use
 
 _UNTESTED = Effect(math.nan, math.nan, math.nan)
 
@@ -72,7 +66,7 @@ def make_rows(
 def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
     """Score, differences and p-values of a method in a use, before Holm's adjustment."""
     score = tests.interval(method.name)
-    reference = SECOND_PASS if use == "index" else NO_ADAPTER
+    reference = next(iter(tests.evidence))  # no adapter or, of an index, the teacher
     difference = _UNTESTED if method.name == reference else tests.difference(method.name, reference)
     control, beyond = _hardest(method, tests, use)
     return {
@@ -85,7 +79,7 @@ def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
         "p_value": difference.p_value,
         "p_holm": math.nan,
         "kind": method.kind,
-        "metric": USES[use].metric,
+        "metric": tests.metric,
         "n_units": tests.n_units,
         "keeps_predictions": getattr(method.estimator, "_keeps_predictions", False),
         "difference_low": difference.low,
@@ -100,9 +94,7 @@ def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
 def _hardest(method: ComparedMethod, tests: Tests, use: str) -> tuple[str | None, Effect]:
     """Control that is hardest to beat, and the difference from it."""
     # A refit of the head leaves the vectors as they are: it is no control for uses of vectors.
-    controls = [
-        name for name in method.controls if not (USES[use].of_vectors and name == HEAD_REFIT)
-    ]
+    controls = [name for name in method.controls if use in TASKS or name != HEAD_REFIT]
     return max(
         ((name, tests.difference(method.name, name)) for name in controls),
         key=lambda found: (
@@ -138,31 +130,27 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
     judged = _JudgedRows(splits)
     y, labels = data.y[judged.rows], data.clusters[judged.rows]
     rows = clusters(labels)
-    by_items = partial(_by_items, measured)
-    found: dict[str, Tests] = {}
     if len(plan.splits) > 1:
-        found[data.task] = _by_splits(measured, splits, rows.shape[0])
-    elif data.task == "classify":
-        found["classify"] = by_items(lambda own: _accuracy(y, own[0]), rows, mcnemar)
+        of_task = _by_splits(measured, splits, rows.shape[0])
     else:
-        found["regress"] = by_items(lambda own: determination(y, own[0].predictions), rows)
-    if data.texts is not None and data.scores is not None:
-        pairs, numbers = linked(data.texts)
-        similar = partial(_similarity, scores=data.scores, numbers=numbers)
-        found["similarity"] = by_items(similar, pairs)
-    if data.relevant is not None:
-        queries = clusters(_of_queries(data.sets, data.relevant))
-        found["search"] = by_items(lambda own: mean(own[-1].reciprocal), queries)
-        of_teacher = {name: own for name, own in measured.items() if own[-1].indexed is not None}
-        if of_teacher:
-            found["index"] = _by_items(of_teacher, lambda own: mean(own[-1].indexed), queries)
-    if data.task == "classify":
-        found["neighbours"] = by_items(lambda own: mean(judged.mean(own, "precision")), rows)
-    if "foreign" in data.sets:
-        units = clusters(labels, copy_hashes(data.sets["foreign"]))
-        few = min(rows.shape[0], units.shape[0] - rows.shape[0]) < FEWEST_UNITS
-        tests = by_items(judged.ranked, units)
-        found["outliers"] = tests._replace(is_untested=lambda _: few)
+        classifies = data.task == "classify"
+        judge, test = (_accuracy, mcnemar) if classifies else (determination, cluster_t)
+        made = {name: judge(y, own[0].predictions) for name, own in measured.items()}
+        few = partial(rests_on_few, units=rows, of_predictions=classifies)
+        of_task = Tests(made, partial(test, units=rows), rows.shape[0], few)
+    found = {data.task: of_task._replace(metric=TASKS[data.task])}
+    for use in data.uses:
+        units = use.units()
+        units = csr_array(units) if issparse(units) else clusters(*[labels] * use.of_rows, units)
+        values = judged.values(measured, use)
+        made = {name: Evidence(*use.evidence(each)) for name, each in values}
+        if wrong := {each.influence.shape for each in made.values()} - {units.shape[1:]}:
+            raise ValueError(
+                f"the use {use.name!r} has influences of shape {wrong.pop()}, but units of "
+                f"{units.shape[1]} items: measure, evidence and units must be of the same items"
+            )
+        test, few = partial(cluster_t, units=units), partial(use._is_untested, units=units)
+        found[use.name] = Tests(made, test, units.shape[0], few, use.metric, use.highest)
     return found
 
 
@@ -176,37 +164,9 @@ def _by_splits(measured: Measurements, splits: Sequence[Split], n_units: int) ->
     return Tests(scores, partial(corrected_t, ratio=ratio), n_units)
 
 
-def _by_items(
-    measured: Measurements,
-    evidence: Callable[[list[Measurement]], Evidence],
-    units: csr_array,
-    test: Callable[..., Effect] = cluster_t,
-) -> Tests:
-    """Tests by independent units of items."""
-    made = {name: evidence(own) for name, own in measured.items()}
-    is_untested = partial(rests_on_few, units=units, of_predictions=test is mcnemar)
-    return Tests(made, partial(test, units=units), units.shape[0], is_untested)
-
-
-def _accuracy(y: NDArray[Any], found: Measurement) -> Evidence:
-    right = (found.predictions == y).reshape(len(y), -1).all(axis=1)
+def _accuracy(y: NDArray[Any], predictions: NDArray[Any]) -> Evidence:
+    right = (predictions == y).reshape(len(y), -1).all(axis=1)
     return mean(right.astype(np.float64))
-
-
-def _similarity(own: Sequence[Measurement], scores: Floats, numbers: NDArray[np.int64]) -> Evidence:
-    """Correlation with the scores, and the influences of the different pairs."""
-    found = rank_correlation(own[-1].similarity, scores)
-    return found._replace(influence=np.bincount(numbers, found.influence).astype(float))
-
-
-def _of_queries(
-    sets: Mapping[str, NDArray[Any]], relevant: Sequence[set[int]]
-) -> NDArray[np.int64]:
-    """Clusters (n,): equal queries, and those of the same relevant documents, are in one."""
-    documents_of = copy_hashes(sets["documents"])
-    found = [hash(frozenset(documents_of[list(own)].tolist())) for own in relevant]
-    queries = copy_hashes(sets["queries"])
-    return joined(np.arange(len(queries)), queries, np.array(found).view(np.uint64))
 
 
 class _JudgedRows:
@@ -216,13 +176,17 @@ class _JudgedRows:
         self.tests = [split.test for split in splits]
         self.rows, self.places = np.unique(np.concatenate(self.tests), return_inverse=True)
 
-    def mean(self, own: Sequence[Measurement], name: str) -> Floats:
-        """Mean over the splits of a figure of each judged row, shape (n_judged,)."""
-        values = np.concatenate([getattr(each, name) for each in own[: len(self.tests)]])
-        return np.bincount(self.places, weights=values) / np.bincount(self.places)
+    def values(self, measured: Measurements, use: Use) -> Iterator[tuple[str, Floats]]:
+        """Yield the values of the items of a use by the names of the methods that have them."""
+        for name, own in measured.items():
+            found = [each.values[use.name] for each in own if use.name in each.values]
+            if found:
+                yield name, self._mean(found) if use.of_rows else found[-1]
 
-    def ranked(self, own: Sequence[Measurement]) -> Evidence:
-        """AUROC by the placements of judged and of foreign rows."""
-        placed = [each.outside for each in own[: len(self.tests)]]
-        outside = np.average(placed, axis=0, weights=[len(test) for test in self.tests])
-        return two_means(self.mean(own, "inside"), outside)
+    def _mean(self, found: Sequence[Floats]) -> Floats:
+        """Means over the splits: of each judged row, and of the items after the rows."""
+        sizes = [len(test) for test in self.tests]
+        parts = [np.split(each, [n]) for each, n in zip(found, sizes, strict=True)]
+        rows, others = zip(*parts, strict=True)
+        of_rows = np.bincount(self.places, np.concatenate(rows)) / np.bincount(self.places)
+        return np.concatenate([of_rows, np.average(others, axis=0, weights=sizes)])

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isoadapt.model_selection._compare._methods import ADAPTER, BASELINE, HEAD_REFIT
+from isoadapt.model_selection._compare._methods import ADAPTER, BASELINE, HEAD_REFIT, SECOND_PASS
 from isoadapt.model_selection._compare._paired_tests import LEVEL
-from isoadapt.model_selection._compare._uses import USES, Wording
+from isoadapt.model_selection._compare._uses import TASKS, phrase_of
 
 Row = Mapping[str, Any]
 
@@ -50,9 +50,9 @@ def best(rows: Sequence[Row]) -> Row | None:
 
 def sentence(rows: Sequence[Row]) -> str:
     """Return the verdict on one use from its rows of the table."""
-    use = USES[rows[0]["use"]]
-    if rows[0]["use"] == "index":
-        return _of_index(use, *rows)
+    if is_of_index(rows):
+        return _of_index(*rows)
+    metric, phrase = rows[0]["metric"], phrase_of(rows[0]["use"])
     (base,) = (row for row in rows if row["kind"] == BASELINE)
     by_score = sorted(rows, key=lambda row: -row["score"])
     better, explained, worse = (
@@ -60,14 +60,14 @@ def sentence(rows: Sequence[Row]) -> str:
     )
     clauses, named = [], best(rows)
     if named is not None:
-        clauses.append(_gain(base, better, named, use))
+        clauses.append(_gain(base, better, named))
     if explained:
-        clauses.append(_no_credit(base, explained, use, bool(better)))
+        clauses.append(_no_credit(base, explained, bool(better)))
     if not (better or explained):
         n = sum(math.isnan(row["p_holm"]) for row in rows if row["kind"] == ADAPTER)
         few = f" ({n} untested, because too few rows, pairs or queries change)" if n else ""
         clauses.append(
-            f"none of the adapters raised the {use.metric}, {base['score']:.3f} without one, "
+            f"none of the adapters raised the {metric}, {base['score']:.3f} without one, "
             f"beyond noise{few}"
         )
     if worse:
@@ -80,27 +80,33 @@ def sentence(rows: Sequence[Row]) -> str:
             f" {_name(named)} was chosen among {n_adapters} adapters on these rows: expect a "
             "smaller gain on fresh rows, and confirm it there."
         )
-    return f"{use.phrase}, {'; '.join(clauses)}.{caution}"
+    return f"{phrase}, {'; '.join(clauses)}.{caution}"
 
 
-def _of_index(use: Wording, teacher: Row, *others: Row) -> str:
+def is_of_index(rows: Sequence[Row]) -> bool:
+    """Whether the rows of a use are compared with the teacher, which is then the first."""
+    return rows[0]["adapter"] == SECOND_PASS
+
+
+def _of_index(teacher: Row, *others: Row) -> str:
     """Say how well queries by the classifier do in the index of the teacher, without tests."""
     found = [f"{row['score']:.3f} by {_name(row)}" for row in others]
     listed = ", ".join([*found, f"{teacher['score']:.3f} by the teacher itself"])
-    return f"{use.phrase}, the {use.metric} of queries is {listed}."
+    return f"{phrase_of(teacher['use'])}, the {teacher['metric']} of queries is {listed}."
 
 
-def _gain(base: Row, better: Sequence[Row], named: Row, use: Wording) -> str:
+def _gain(base: Row, better: Sequence[Row], named: Row) -> str:
     """Say what the named adapter gains, what the one with the highest score does, and who else."""
     before, after = _shown(base, named)
-    text = f"{_name(named)} raises the {use.metric} from {before} to {after}"
+    of_vectors = named["use"] not in TASKS
+    text = f"{_name(named)} raises the {named['metric']} from {before} to {after}"
     if named["control"] is not None:
         score = named["score"] - named["control_difference"]
-        text += f", beyond its control {named['control']!r} ({score:.3f}){',' * use.of_vectors}"
-    if use.of_vectors:
+        text += f", beyond its control {named['control']!r} ({score:.3f}){',' * of_vectors}"
+    if of_vectors:
         text += f" and changes {_changed(named)}"
     others = [row for row in better if row is not named]
-    harmless = [row for row in others if use.of_vectors and row["keeps_predictions"]]
+    harmless = [row for row in others if of_vectors and row["keeps_predictions"]]
     if named is not better[0]:
         others.remove(better[0])
         text += f"; {_name(better[0])} reaches {_shown(base, better[0])[1]}"
@@ -121,7 +127,7 @@ def _changed(row: Row) -> str:
     return "no prediction" if guaranteed else f"{n} of {row['n_predictions']} predictions"
 
 
-def _no_credit(base: Row, explained: Sequence[Row], use: Wording, after_gain: bool) -> str:
+def _no_credit(base: Row, explained: Sequence[Row], after_gain: bool) -> str:
     """Say which control explains the gains of adapters."""
     first = explained[0]
     control, score = first["control"], first["score"] - first["control_difference"]
@@ -132,8 +138,8 @@ def _no_credit(base: Row, explained: Sequence[Row], use: Wording, after_gain: bo
     before, after = _shown(base, first)
     alone = "a refitted head" if control == HEAD_REFIT else f"the control {control!r}"
     return (
-        f"{alone} alone raises the {use.metric} from {before} to {score:.3f}, and no adapter is "
-        f"shown to add to it; {_name(first)} reaches {after}"
+        f"{alone} alone raises the {first['metric']} from {before} to {score:.3f}, and no adapter "
+        f"is shown to add to it; {_name(first)} reaches {after}"
     )
 
 
