@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim.adamw import adamw
 
 from isoadapt.adapters._maps import Affine, Floats
@@ -59,7 +58,8 @@ class AdapterNetwork(nn.Module):
         """
         if self.coef is None or self.intercept is None:
             return None
-        return self.coef @ self.weight, torch.baddbmm(self.intercept, self.bias, self.coef.mT)
+        offset = torch.baddbmm(self.intercept, self.bias, self.coef.mT)
+        return torch.bmm(self.coef, self.weight), offset
 
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copy the weights of a member, by name and without the member axis."""
@@ -77,11 +77,8 @@ def _read(X: Tensor, coef: Tensor, intercept: Tensor) -> Tensor:
 
 
 def _linear(X: Tensor, weight: Tensor) -> Tensor:
-    n_members, width, _ = weight.shape
-    if X.ndim == 3 and n_members > 1:  # in this form the gradient needs no transposition
-        return (weight @ X.mT).mT
-    rows = X.squeeze(0) if X.ndim == 3 else X
-    return F.linear(rows, weight.flatten(0, 1)).view(-1, n_members, width).transpose(0, 1)
+    # In this form the gradient needs no transposition.
+    return torch.bmm(weight, X.expand(len(weight), *X.shape[-2:]).mT).mT
 
 
 def _members(starts: Sequence[Floats]) -> nn.Parameter:
