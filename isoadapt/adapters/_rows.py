@@ -209,7 +209,8 @@ class Batch(NamedTuple):
     def take(self, index: Tensor) -> "Batch":
         """Select rows by an index (m,), or (K, m) with the rows of each member."""
         y, weights = (None if part is None else part[index] for part in self[1:])
-        return Batch(self.X[index], y, weights)
+        X = self.X.index_select(0, index.flatten())  # faster than self.X[index]
+        return Batch(X.unflatten(0, index.shape), y, weights)
 
 
 def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:

@@ -109,15 +109,15 @@ class JointLoss(nn.Module):
             self._update_means(torch.stack([task_loss.detach(), penalty.detach()], -1).abs())
         means = self.means.clamp(min=_FLOOR)
         task_factor, penalty_factor = (means.mean(-1, keepdim=True) / means).unbind(-1)
-        return task_loss * task_factor + penalty * (weight * penalty_factor)
+        return torch.addcmul(task_loss * task_factor, penalty, weight * penalty_factor)
 
     def _update_means(self, sizes: Tensor) -> None:
         """Move the means towards `sizes` (..., 2), the absolute losses of a step, if finite."""
-        finite = sizes.isfinite().all(-1, keepdim=True)
+        finite, means = (sizes < torch.inf).all(-1, keepdim=True), self.means
         if self._step:
-            rate = (self.smoothing / (1 + self._step))[..., None].to(sizes)
-            moved = torch.where(self.means.isnan(), sizes, self.means.lerp(sizes, rate))
-            self.means = torch.where(finite, moved, self.means)
+            rate = (self.smoothing / (1 + self._step)).to(sizes.dtype).unsqueeze(-1)
+            moved = torch.where(means.isnan(), sizes, means.lerp(sizes, rate))
+            self.means = torch.where(finite, moved, means)
         else:
             self.means = torch.where(finite, sizes, torch.nan)  # NaN until a step is finite
         self._step += 1

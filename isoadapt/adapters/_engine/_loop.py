@@ -70,12 +70,12 @@ class OutputRidge(NamedTuple):
     def __call__(self, reader: tuple[Tensor, Tensor]) -> Tensor:
         """Return the weighted mean squared changes (K,) of heads that read the inputs so."""
         change, shift = reader[0] - self.coef, (reader[1] - self.intercept).mT
-        if self.classifies:
-            change, shift = (part - part.mean(-2, keepdim=True) for part in (change, shift))
         spread = change @ self.root if self.root.shape[-2] > 1 else change * self.root
         shift = torch.baddbmm(shift, change, self.mean.expand(len(change), -1, -1))
-        squares = spread.square().sum((-2, -1)) + shift.square().sum((-2, -1))
-        return self.weights * (squares if self.classifies else squares / change.shape[-2])
+        parts = torch.cat([spread, shift], -1)
+        if self.classifies:
+            return self.weights * (parts - parts.mean(-2, keepdim=True)).square().sum((-2, -1))
+        return self.weights * parts.square().mean(-2).sum(-1)
 
     def keep(self, members: Tensor) -> "OutputRidge":
         """Return the ridge of the given members only; a part of length 1 is that of all."""

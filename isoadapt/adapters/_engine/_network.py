@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim.adamw import adamw
 
 from isoadapt.adapters._maps import Affine, Floats
@@ -59,7 +58,8 @@ class AdapterNetwork(nn.Module):
         """
         if self.coef is None or self.intercept is None:
             return None
-        return self.coef @ self.weight, torch.baddbmm(self.intercept, self.bias, self.coef.mT)
+        offset = torch.baddbmm(self.intercept, self.bias, self.coef.mT)
+        return torch.bmm(self.coef, self.weight), offset
 
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copy the weights of a member, by name and without the member axis."""
@@ -77,11 +77,8 @@ def _read(X: Tensor, coef: Tensor, intercept: Tensor) -> Tensor:
 
 
 def _linear(X: Tensor, weight: Tensor) -> Tensor:
-    n_members, width, _ = weight.shape
-    if X.ndim == 3 and n_members > 1:  # in this form the gradient needs no transposition
-        return (weight @ X.mT).mT
-    rows = X.squeeze(0) if X.ndim == 3 else X
-    return F.linear(rows, weight.flatten(0, 1)).view(-1, n_members, width).transpose(0, 1)
+    # In this form the gradient needs no transposition.
+    return torch.bmm(weight, X.expand(len(weight), *X.shape[-2:]).mT).mT
 
 
 def _members(starts: Sequence[Floats]) -> nn.Parameter:
@@ -128,27 +125,35 @@ class MemberAdamW(torch.optim.Optimizer):
         (group,) = self.param_groups
         trained = [parameter for parameter in group["params"] if parameter.grad is not None]
         states = [self._state(parameter) for parameter in trained]
-        start = 0
+        steps = [state["step"] for state in states]
+        kinds = [
+            trained,
+            [cast(Tensor, parameter.grad) for parameter in trained],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+        ]
+        stop = 0
         for rates, run in groupby(self.rates):
-            members = slice(start, start + len(list(run)))
-            start = members.stop
-            read = [_first_outputs(parameter[members], rates.n_read) for parameter in trained]
-            before = [part.clone() for part in read if rates.n_read]
+            start, stop = stop, stop + len(list(run))
+            own, grads, means, squares = kinds
+            if stop - start < len(self.rates):
+                own, grads, means, squares = ([each[start:stop] for each in kind] for kind in kinds)
+            is_last = stop == len(self.rates)
+            read = [_first_outputs(part, rates.n_read) for part in own if rates.n_read]
+            before = [part.clone() for part in read]
             adamw(
-                [parameter[members] for parameter in trained],
-                [cast(Tensor, parameter.grad)[members] for parameter in trained],
-                [state["exp_avg"][members] for state in states],
-                [state["exp_avg_sq"][members] for state in states],
+                own,
+                grads,
+                means,
+                squares,
                 [],
-                [state["step"].clone() for state in states],
+                steps if is_last else [step.clone() for step in steps],  # adamw adds 1 in place
                 lr=group["lr"] * rates.lr,
                 weight_decay=rates.weight_decay,
                 **_ADAM,
             )
-            for part, old in zip(read, before, strict=False):
+            for part, old in zip(read, before, strict=True):
                 part.lerp_(old, 1 - rates.read_lr / rates.lr)
-        for state in states:
-            state["step"] += 1
         return loss
 
     def keep(self, members: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from isoadapt.adapters._engine._choice import Score, TargetUnits, make_score
@@ -103,9 +103,9 @@ class Problem:
             None if groups is None else groups[fitting],
         )
 
-    def inputs(self) -> Floats:
+    def inputs(self, dtype: DTypeLike = np.float64) -> NDArray[np.floating]:
         """Return the network's inputs (n, d), 0 in training rows where there is no variance."""
-        points = map_rows(self.coordinates.into, self.sample.X)
+        points = map_rows(self.coordinates.into, self.sample.X, dtype)
         points[np.ix_(self.fitting, self.coordinates.dead)] = 0
         return points
 

@@ -94,7 +94,7 @@ def _make_batches(tasks: Sequence[Task]) -> tuple[Batches, Tensor | None]:
     X, y, weights = (
         to_tensor(np.concatenate(parts), device) if parts else None
         for parts in (
-            [problem.inputs().astype(np.float32) for problem in problems],
+            [problem.inputs(np.float32) for problem in problems],
             [each.scaled_targets for each in problems if each.scaled_targets is not None],
             [problem.row_weights() for problem in problems] if weighted else [],
         )
