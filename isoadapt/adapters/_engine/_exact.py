@@ -5,14 +5,17 @@ not depend on the scale. So L-BFGS only searches the map to these coordinates, a
 directions are whitened in closed form.
 """
 
+from functools import partial
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
+from tqdm.auto import tqdm
 
+from isoadapt._utils.messages import shows_progress
 from isoadapt.adapters._engine._loop import one_thread, task_loss
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._linalg import whiten_complement
@@ -33,9 +36,9 @@ class _Objective(NamedTuple):
 
     def __call__(self, flat: Floats) -> tuple[float, Floats]:
         """Return the loss of a flattened map to the row space, and its flattened gradient."""
-        block = torch.tensor(flat).view_as(self.start).requires_grad_()
+        block = self.start.new_tensor(flat).view_as(self.start).requires_grad_()
         loss = self.loss(block)
-        return float(loss.detach()), torch.autograd.grad(loss, block)[0].numpy().ravel()
+        return float(loss.detach()), torch.autograd.grad(loss, block)[0].cpu().numpy().ravel()
 
     def loss(self, block: Tensor) -> Tensor:
         """Return task loss plus weighted 1 - IsoScore plus ridge."""
@@ -57,45 +60,59 @@ class _Objective(NamedTuple):
         return self.weight / (d - 1) * (rank - ratio).where(square > 0, 0.0)
 
 
-def solve_exact(problem: Problem, weight: float, ridge: float) -> tuple[Affine, list[float]]:
+def solve_exact(
+    problem: Problem, weight: float, ridge: float, device: torch.device, verbose: int
+) -> tuple[Affine, list[float]]:
     """Return the linear layer that minimises the joint loss, and the losses on the way."""
     out, rank, d = problem.coordinates.out, problem.coordinates.n_read, len(problem.moments)
     inside, outside = out[:, :rank], out[:, rank:]
     inner, losses = Affine(np.zeros((0, d)), np.zeros(0)), list[float]()
     if head := problem.inner_head():
-        inner, losses = _solve_row_space(problem, head, weight, ridge)
+        inner, losses = _solve_row_space(problem, head, weight, ridge, device, verbose)
     if not weight:
         return Affine(inside @ inner.matrix + outside @ outside.T, inside @ inner.offset), losses
     return whiten_complement(problem.moments, inner, inside, outside)[0], losses
 
 
 def _solve_row_space(
-    problem: Problem, inner: LinearHead, weight: float, ridge: float
+    problem: Problem,
+    inner: LinearHead,
+    weight: float,
+    ridge: float,
+    device: torch.device,
+    verbose: int,
 ) -> tuple[Affine, list[float]]:
     """Return the map to the coordinates in the row space, and the losses."""
     coordinates, into = problem.coordinates, problem.coordinates.into
     rank = coordinates.n_read
     start = np.column_stack([coordinates.start.matrix[:rank], coordinates.start.offset[:rank]])
-    weighted = problem.sample.weights is not None
+    tensor, weighted = partial(torch.tensor, device=device), problem.sample.weights is not None
     objective = _Objective(
-        torch.tensor(problem.inputs()),
-        torch.tensor(cast(NDArray, problem.scaled_targets)),
-        torch.tensor(inner.coef_[:, :rank]),
-        torch.tensor(inner.intercept_),
-        torch.tensor(start),
-        torch.tensor(into.matrix @ problem.moments.covariance().numpy() @ into.matrix.T),
+        tensor(problem.inputs()),
+        tensor(cast(NDArray, problem.scaled_targets)),
+        tensor(inner.coef_[:, :rank]),
+        tensor(inner.intercept_),
+        tensor(start),
+        tensor(into.matrix @ problem.moments.covariance().numpy() @ into.matrix.T),
         weight,
         ridge,
-        torch.tensor(problem.row_weights()) if weighted else None,
+        tensor(problem.row_weights()) if weighted else None,
     )
-    with one_thread():
-        losses = [objective(start.ravel())[0]]
+    losses = list[float]()
+
+    def note(intermediate_result: OptimizeResult) -> None:
+        losses.append(float(intermediate_result.fun))
+        bar.update()
+
+    hidden = not shows_progress(verbose)
+    with one_thread(), tqdm(desc="iterations", disable=hidden) as bar:
+        losses.append(objective(start.ravel())[0])
         result = minimize(
             objective,
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
-            callback=lambda intermediate_result: losses.append(float(intermediate_result.fun)),
+            callback=note,
             options={"maxiter": 500, "maxcor": 20},
         )
     block = coordinates.scale * result.x.reshape(start.shape)
