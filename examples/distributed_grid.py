@@ -31,7 +31,7 @@ def main() -> None:
     encoder.set_params(cache="isoadapt-demo/cache")
     search = GridSearchCV(
         make_pipeline(encoder, ExactIsotropyLayer(head)),
-        {"isotropylayer__alpha": [0.2, 0.5, 0.8, 1.0]},
+        {"exactisotropylayer__alpha": [0.2, 0.5, 0.8, 1.0]},
         cv=GroupKFold(2),
         scoring={
             "accuracy": "accuracy",

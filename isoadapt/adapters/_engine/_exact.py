@@ -86,7 +86,8 @@ def _solve_row_space(
     coordinates, into = problem.coordinates, problem.coordinates.into
     rank = coordinates.n_read
     start = np.column_stack([coordinates.start.matrix[:rank], coordinates.start.offset[:rank]])
-    tensor, weighted = partial(torch.tensor, device=device), problem.sample.weights is not None
+    tensor = partial(torch.tensor, device=device)
+    weighted = problem.sample.weights is not None
     objective = _Objective(
         tensor(problem.inputs()),
         tensor(cast(NDArray, problem.scaled_targets)),
