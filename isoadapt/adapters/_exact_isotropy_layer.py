@@ -5,8 +5,10 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 from sklearn.utils._param_validation import Interval
+from tqdm.auto import tqdm
 
 from isoadapt._utils.devices import resolve_device
+from isoadapt._utils.messages import shows_progress
 from isoadapt.adapters._engine._exact import solve_exact
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._penalised import TaskAdapter
@@ -78,7 +80,8 @@ class ExactIsotropyLayer(TaskAdapter):
     def _fit(self, problem: Problem) -> Self:
         self.ridge_ = problem.automatic_ridge if self.ridge == "auto" else float(self.ridge)
         weight, device = (1 - self.alpha) / self.alpha, resolve_device(self.device)
-        map_, losses = solve_exact(problem, weight, self.ridge_, device, self.verbose)
+        with tqdm(desc="iterations", disable=not shows_progress(self.verbose)) as bar:
+            map_, losses = solve_exact(problem, weight, self.ridge_, device, bar.update)
         self.history_ = [{"iteration": number, "loss": loss} for number, loss in enumerate(losses)]
         self.n_iter_ = max(len(losses) - 1, 1)
         return self._set_fitted(map_, problem.head)

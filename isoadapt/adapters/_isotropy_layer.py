@@ -1,6 +1,5 @@
 """Adapter with the Isotropy Layer."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from numbers import Real
@@ -84,19 +83,17 @@ class IsotropyLayer(PenalisedAdapter):
         return (1 - self.alpha) / self.alpha
 
 
-def _refusing_solver(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate the constructor so that its error for a solver names ExactIsotropyLayer."""
-
-    @wraps(init)
-    def checked(self: IsotropyLayer, *args: Any, **parameters: Any) -> None:
-        if "solver" in parameters:
-            raise TypeError(
-                f"IsotropyLayer got solver={parameters['solver']!r}, but has no such parameter: "
-                "use ExactIsotropyLayer instead of solver='exact', or leave it out"
-            )
-        init(self, *args, **parameters)
-
-    return checked
+_init = IsotropyLayer.__init__
 
 
-IsotropyLayer.__init__ = _refusing_solver(IsotropyLayer.__init__)  # type: ignore[method-assign]
+@wraps(_init)
+def _refuse_solver(self: IsotropyLayer, *args: Any, **parameters: Any) -> None:
+    if "solver" in parameters:
+        raise TypeError(
+            f"solver={parameters['solver']!r}: IsotropyLayer has no such parameter; use "
+            "ExactIsotropyLayer for what was solver='exact'"
+        )
+    _init(self, *args, **parameters)
+
+
+IsotropyLayer.__init__ = _refuse_solver  # type: ignore[method-assign]

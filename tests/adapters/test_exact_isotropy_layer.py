@@ -7,7 +7,7 @@ from scipy.linalg import block_diag
 from scipy.optimize import approx_fprime
 from sklearn.metrics import log_loss
 
-from isoadapt import ExactIsotropyLayer
+from isoadapt import ExactIsotropyLayer, LinearHead
 from isoadapt.adapters._engine._exact import _Objective
 from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.metrics import isoscore
@@ -78,11 +78,13 @@ def test_loss_falls_isoscore_is_high_and_the_row_space_is_uncorrelated(cone, alp
 
 
 def test_a_smaller_alpha_gives_the_penalty_its_share_of_the_loss(cone):
-    X, y, head = cone
+    X, y, _ = cone
+    head = LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 2])  # one of rank 1 has no penalty
     halves, tenth = (
         ExactIsotropyLayer(head, alpha=alpha).fit(X, y).history_[0]["loss"] for alpha in (0.5, 0.1)
     )
-    task = log_loss(y, head.predict_proba(X))
+    task = log_loss(y, head.predict_proba(X), labels=[0, 1, 2])
+    assert halves > task + 0.01
     assert tenth == pytest.approx(task + 9 * (halves - task))
 
 

@@ -5,17 +5,16 @@ not depend on the scale. So L-BFGS only searches the map to these coordinates, a
 directions are whitened in closed form.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from isoadapt._utils.messages import shows_progress
 from isoadapt.adapters._engine._loop import one_thread, task_loss
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._linalg import whiten_complement
@@ -61,14 +60,14 @@ class _Objective(NamedTuple):
 
 
 def solve_exact(
-    problem: Problem, weight: float, ridge: float, device: torch.device, verbose: int
+    problem: Problem, weight: float, ridge: float, device: torch.device, tick: Callable[[], Any]
 ) -> tuple[Affine, list[float]]:
-    """Return the linear layer that minimises the joint loss, and the losses on the way."""
+    """Return the linear layer that minimises the joint loss, and the losses of the iterations."""
     out, rank, d = problem.coordinates.out, problem.coordinates.n_read, len(problem.moments)
     inside, outside = out[:, :rank], out[:, rank:]
     inner, losses = Affine(np.zeros((0, d)), np.zeros(0)), list[float]()
     if head := problem.inner_head():
-        inner, losses = _solve_row_space(problem, head, weight, ridge, device, verbose)
+        inner, losses = _solve_row_space(problem, head, weight, ridge, device, tick)
     if not weight:
         return Affine(inside @ inner.matrix + outside @ outside.T, inside @ inner.offset), losses
     return whiten_complement(problem.moments, inner, inside, outside)[0], losses
@@ -80,7 +79,7 @@ def _solve_row_space(
     weight: float,
     ridge: float,
     device: torch.device,
-    verbose: int,
+    tick: Callable[[], Any],
 ) -> tuple[Affine, list[float]]:
     """Return the map to the coordinates in the row space, and the losses."""
     coordinates, into = problem.coordinates, problem.coordinates.into
@@ -99,15 +98,13 @@ def _solve_row_space(
         ridge,
         tensor(problem.row_weights()) if weighted else None,
     )
-    losses = list[float]()
 
     def note(intermediate_result: OptimizeResult) -> None:
         losses.append(float(intermediate_result.fun))
-        bar.update()
+        tick()
 
-    hidden = not shows_progress(verbose)
-    with one_thread(), tqdm(desc="iterations", disable=hidden) as bar:
-        losses.append(objective(start.ravel())[0])
+    with one_thread():
+        losses = [objective(start.ravel())[0]]
         result = minimize(
             objective,
             start.ravel(),
