@@ -7,7 +7,8 @@ import torch
 from pandas.testing import assert_frame_equal
 
 from isoadapt import metrics
-from isoadapt.encoders import TransformerEncoder, _layer_report, layer_report
+from isoadapt.encoders import TransformerEncoder, layer_report
+from tests.small_blocks import small_blocks
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* different texts are")
@@ -84,13 +85,13 @@ def test_settings_of_the_encoder_are_used(checkpoint):
 
 
 @pytest.mark.parametrize("block", [1, 3])
-def test_max_tokens_is_filled_with_whole_texts_in_order(monkeypatch, block):
-    monkeypatch.setattr(_layer_report, "_BLOCK", block)
+def test_max_tokens_is_filled_with_whole_texts_in_order(block):
     live = live_model()
     ends = np.cumsum([len(live[1](text)["input_ids"]) for text in TEXTS])
     for max_tokens in (ends[0], ends[2] - 1, ends[2], 10**6):
         n_texts = int((ends <= max_tokens).sum())
-        report = layer_report(live, TEXTS, max_tokens=int(max_tokens))
+        with small_blocks(layers=block):
+            report = layer_report(live, TEXTS, max_tokens=int(max_tokens))
         assert (report.attrs["n_texts"], report.loc[0, "n_tokens"]) == (n_texts, ends[n_texts - 1])
         assert_same(report, layer_report(live, TEXTS[:n_texts]))
 
