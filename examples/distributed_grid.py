@@ -17,7 +17,7 @@ from dask.distributed import Client
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import IsotropyLayer, load_checkpoint
+from isoadapt import ExactIsotropyLayer, load_checkpoint
 from isoadapt.datasets import make_acceptability
 from isoadapt.model_selection import BestAboveFloor, make_isotropy_scorer
 from isoadapt.report import SearchFrontDisplay
@@ -30,8 +30,8 @@ def main() -> None:
     encoder, head = load_checkpoint(checkpoint)
     encoder.set_params(cache="isoadapt-demo/cache")
     search = GridSearchCV(
-        make_pipeline(encoder, IsotropyLayer(head, solver="exact")),
-        {"isotropylayer__alpha": [0.2, 0.5, 0.8, 1.0]},
+        make_pipeline(encoder, ExactIsotropyLayer(head)),
+        {"exactisotropylayer__alpha": [0.2, 0.5, 0.8, 1.0]},
         cv=GroupKFold(2),
         scoring={
             "accuracy": "accuracy",

@@ -35,8 +35,9 @@ from isoadapt import (
 )
 from isoadapt.encoders import release
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
-from isoadapt.metrics import _match_threshold, match_threshold
+from isoadapt.metrics import match_threshold
 from isoadapt.model_selection import AdapterSearchCV
+from tests.small_blocks import small_blocks
 from tests.tiny_models import WORDS, logits_of, make_model, make_tokenizer, save_model, save_pair
 
 rng = np.random.default_rng(0)
@@ -109,8 +110,8 @@ class TestParts:
             np.testing.assert_array_equal(found, wanted)
         assert encoded == [60]
 
+    @small_blocks(pairs=50)
     def test_a_match_threshold_is_that_of_the_adapted_vectors(self, fitted, monkeypatch):
-        monkeypatch.setattr(_match_threshold, "_ROWS", 50)
         Z, transform, sizes = fitted.transform(TEXTS), fitted.transform, set()
         monkeypatch.setattr(fitted, "transform", lambda X: sizes.add(len(X)) or transform(X))
         for texts in (None, TEXTS[:20]):

@@ -19,7 +19,7 @@ from isoadapt import (
     LogitPreservingWhitening,
     Whitening,
 )
-from isoadapt.geometry import Moments, _chunks
+from isoadapt.geometry import Moments
 from isoadapt.metrics import (
     anisotropy,
     cumulative_explained_variance,
@@ -31,6 +31,7 @@ from isoadapt.metrics import (
     partition_isotropy,
     two_nn,
 )
+from tests.small_blocks import small_blocks
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -93,8 +94,8 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_chunks_give_the_fits_and_figures_of_the_matrix(kind, X, tmp_path, monkeypatch):
-    monkeypatch.setattr(_chunks, "_ENTRIES", 70 * 6)
+@small_blocks(chunks=70 * 6)
+def test_chunks_give_the_fits_and_figures_of_the_matrix(kind, X, tmp_path):
     parts = np.split(X, [1, 120, 120, 299])  # one of them empty
     for adapter in IN_CHUNKS:
         fitted = clone(adapter).fit(KINDS[kind](X, parts, tmp_path))
@@ -121,8 +122,8 @@ def test_each_chunk_is_asked_for_once_and_partial_fit_goes_on(X):
     assert_same_map(gone_on, Whitening().fit(X))
 
 
-def test_a_memory_map_of_any_dtype_is_never_held_as_a_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(_chunks, "_ENTRIES", 400 * 16)
+@small_blocks(chunks=400 * 16)
+def test_a_memory_map_of_any_dtype_is_never_held_as_a_whole(tmp_path):
     rows = np.random.default_rng(0).normal(size=(20_000, 16)).astype(np.float16)
     given = mapped(rows, tmp_path)
     for read in (Whitening().fit, isoscore, effective_rank):

@@ -12,7 +12,7 @@ import torch
 from sklearn.base import clone
 from sklearn.model_selection import GroupKFold
 
-from isoadapt import IsotropyLayer, LinearHead, TeacherReadout, Whitening
+from isoadapt import ExactIsotropyLayer, IsotropyLayer, LinearHead, TeacherReadout, Whitening
 from isoadapt._utils.containers import as_matrix
 from isoadapt.geometry import Moments, persistence_bars
 from isoadapt.metrics import (
@@ -170,7 +170,7 @@ def test_labels_from_any_container(kind):
     names = sorted(set(plain.tolist()))
     head = LinearHead([[0.0] * 4, [1.0, 0, 0, 0]], [0, 0], classes=names)
     assert head.score(V, y) == head.score(V, plain)
-    fitted, expected = (IsotropyLayer(head, solver="exact").fit(V, each) for each in (y, plain))
+    fitted, expected = (ExactIsotropyLayer(head).fit(V, each) for each in (y, plain))
     np.testing.assert_array_equal(fitted.transform(V), expected.transform(V))
     reports = [isotropy_report(V, labels=each).labels for each in (y, plain)]
     assert [part.ev1 for part in reports[0].values()] == [p.ev1 for p in reports[1].values()]

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from isoadapt._utils import copies
 from isoadapt._utils.copies import copy_hashes, row_hashes
+from tests.small_blocks import small_blocks
 
 DTYPES = [np.float16, np.float32, np.float64, np.int8, np.int64, np.bool_]
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, max_side=12)
@@ -27,8 +27,7 @@ def test_a_hash_depends_on_the_row_alone(X, random):
     order = random.sample(range(len(X)), len(X))
     hashes, wide = row_hashes(X), row_hashes(X.astype(np.float64))
     np.testing.assert_array_equal(row_hashes(np.where(X == 0, -X, X)), hashes)  # -0.0 and 0.0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copies, "_HASHED", random.randrange(1, 40))
+    with small_blocks(hashes=random.randrange(1, 40)):
         for kind in (np.asfortranarray, torch.tensor):
             np.testing.assert_array_equal(row_hashes(kind(X[order])), hashes[order])
         np.testing.assert_array_equal(row_hashes(X[order].tolist()), wide[order])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.geometry import Moments, _chunks
-from isoadapt.metrics import _isotropy_report, isoscore, isotropy_report
+from isoadapt.geometry import Moments
+from isoadapt.metrics import isoscore, isotropy_report
+from tests.small_blocks import small_blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*3 × n_features")
 
@@ -246,23 +247,22 @@ def assert_equal(found, wanted):
             np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-def test_a_report_of_blocks_is_that_of_the_matrix(tmp_path, monkeypatch):
+def test_a_report_of_blocks_is_that_of_the_matrix(tmp_path):
     X, labels = cloud(300), np.arange(300) % 2
     X[200:] = X[:100]
     whole = isotropy_report(X, labels=labels)
-    monkeypatch.setattr(_chunks, "_ENTRIES", 40 * 16)
-    for kind in (np.asarray, as_dask, lambda X: as_memmap(X, tmp_path)):
-        assert_equal(isotropy_report(kind(X), labels=labels).to_dict(), whole.to_dict())
-    X[250, 2] = np.nan
-    with pytest.raises(ValueError, match="rows 240 to 279: Input X contains NaN"):
-        isotropy_report(as_memmap(X, tmp_path))
+    with small_blocks(chunks=40 * 16):
+        for kind in (np.asarray, as_dask, lambda X: as_memmap(X, tmp_path)):
+            assert_equal(isotropy_report(kind(X), labels=labels).to_dict(), whole.to_dict())
+        X[250, 2] = np.nan
+        with pytest.raises(ValueError, match="rows 240 to 279: Input X contains NaN"):
+            isotropy_report(as_memmap(X, tmp_path))
     with pytest.raises(ValueError, match="compute_chunk_sizes"):
         isotropy_report((blocks := as_dask(X))[blocks[:, 0] > 0])
 
 
-def test_a_report_holds_a_small_part_of_the_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(_chunks, "_ENTRIES", 2**14)
-    monkeypatch.setattr(_isotropy_report, "_SAMPLED", 100)
+@small_blocks(chunks=2**14, sample=100)
+def test_a_report_holds_a_small_part_of_the_rows(tmp_path):
     X = cloud(40_000).astype(np.float32)
     for given in (X, as_memmap(X, tmp_path)):
         tracemalloc.start()

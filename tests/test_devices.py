@@ -16,6 +16,7 @@ from isoadapt import (
     AdaptedEncoder,
     CosRegAdapter,
     EmbeddingCache,
+    ExactIsotropyLayer,
     FlowAdapter,
     IsotropyLayer,
     IStarAdapter,
@@ -100,7 +101,7 @@ FITS = {
     "layer, alternating": IsotropyLayer(head_training="alternating", **SHORT),
     "layer, raw": IsotropyLayer(coordinates="raw", ridge=0.0, **SHORT),
     "layer, no validation": IsotropyLayer(validation_fraction=None, **SHORT),
-    "layer, exact": IsotropyLayer(solver="exact"),
+    "layer, exact": ExactIsotropyLayer(),
     "layer, no head": IsotropyLayer(None, **SHORT),
     "layer, regression": IsotropyLayer("ridge", **SHORT),
     "istar": IStarAdapter(**SHORT),
@@ -130,8 +131,10 @@ def fitted(adapter, name, device):
 def test_a_fit_equals_that_on_the_cpu_and_its_steps_do_not_wait(name, cuda):
     adapter = FITS[name]
     expected = fitted(adapter, name, "cpu")
+    before = cuda.copy()
     with counted_steps(cuda) as events:
         found = fitted(adapter, name, "auto")
+    assert (cuda - before).total()
     scale = np.abs(expected.transform(X)).max()
     np.testing.assert_allclose(found.transform(X), expected.transform(X), 1e-4, 1e-5 * scale)
     if expected.head_ is not None:

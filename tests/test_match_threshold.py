@@ -6,7 +6,8 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
-from isoadapt.metrics import _match_threshold, match_threshold
+from isoadapt.metrics import match_threshold
+from tests.small_blocks import small_blocks
 
 
 def cone(n, d, seed=0):
@@ -42,12 +43,12 @@ def test_lengths_rotations_copies_and_containers_do_not_matter():
     assert queries.threshold == pytest.approx(expected.threshold, abs=1e-12)
 
 
-def test_of_many_rows_a_sample_is_used(monkeypatch):
+def test_of_many_rows_a_sample_is_used():
     X = cone(900, 6)
     whole = match_threshold(X, 0.01)
-    monkeypatch.setattr(_match_threshold, "_ROWS", 300)
-    found = match_threshold(X, 0.01)
-    assert found == match_threshold(X, 0.01) != whole
+    with small_blocks(pairs=300):
+        found = match_threshold(X, 0.01)
+        assert found == match_threshold(X, 0.01) != whole
     assert found.ci_low < whole.threshold < found.ci_high
     assert found.ci_high - found.ci_low > 1.3 * (whole.ci_high - whole.ci_low)
 

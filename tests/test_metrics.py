@@ -13,7 +13,6 @@ import pytest
 from isoadapt import TransformerEncoder, Whitening
 from isoadapt.datasets import minilm_folder
 from isoadapt.metrics import (
-    _isotropy_report as _report,
     anisotropy,
     cumulative_explained_variance,
     effective_rank,
@@ -27,6 +26,7 @@ from isoadapt.metrics import (
     two_nn,
 )
 from isoadapt.metrics._report_text import REFERENCES, table
+from tests.small_blocks import small_blocks
 
 OF_VARIANCE = [isoscore, isoscore_star, cumulative_explained_variance, anisotropy, effective_rank]
 OTHERS = [mean_cosine_similarity, partition_isotropy, partition_dispersion, two_nn]
@@ -158,14 +158,14 @@ def test_figures_of_a_label_that_are_not_defined_are_nan():
     assert not math.isnan(report.labels["many"].two_nn)
 
 
-def test_figures_of_neighbours_come_from_a_sample_that_the_report_names(monkeypatch):
+def test_figures_of_neighbours_come_from_a_sample_that_the_report_names():
     X = cloud(400, 3)
     whole = isotropy_report(X)
     assert whole.n_sampled == 400
-    monkeypatch.setattr(_report, "_SAMPLED", 100)
-    sampled = isotropy_report(X)
+    with small_blocks(sample=100):
+        sampled = isotropy_report(X)
+        assert sampled == isotropy_report(X)
     assert sampled.n_sampled == 100
-    assert sampled == isotropy_report(X)
     assert whole.two_nn != sampled.two_nn == pytest.approx(whole.two_nn, rel=0.5)
     assert sampled.two_nn not in (two_nn(X[:100]), two_nn(X[-100:]))
     assert sampled.effective_rank == whole.effective_rank

@@ -23,6 +23,7 @@ from transformers import AutoModelForSequenceClassification
 from isoadapt import (
     AdaptedEncoder,
     CosRegAdapter,
+    ExactIsotropyLayer,
     FlowAdapter,
     IsotropyLayer,
     IStarAdapter,
@@ -101,7 +102,7 @@ class TestHead:
     @pytest.mark.usefixtures("fixed_penalty")
     def test_columns_of_a_table_belong_to_the_labels_of_their_names(self, y):
         assert HEAD.score(X, y) == HEAD.score(X, Y)
-        for adapter in (IsotropyLayer(HEAD, solver="exact"), Whitening(head=HEAD)):
+        for adapter in (ExactIsotropyLayer(HEAD), Whitening(head=HEAD)):
             expected, fitted = (clone(adapter).fit(X, each) for each in (Y, y))
             np.testing.assert_array_equal(fitted.transform(X), expected.transform(X))
             np.testing.assert_array_equal(fitted.head_.coef_, expected.head_.coef_)
@@ -181,7 +182,7 @@ def test_first_losses_are_the_log_loss_of_the_head_and_the_exact_solver_finds_th
     still = {"balance": None, "validation_fraction": None, "random_state": 0}
     still = CosRegAdapter(HEAD, lam=0.0, lr=1e-12, **still, max_epochs=1).fit(X, Y)
     assert still.history_[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
-    exact = IsotropyLayer(HEAD, solver="exact", alpha=1.0, ridge=0.0)
+    exact = ExactIsotropyLayer(HEAD, alpha=1.0, ridge=0.0)
     assert exact.fit(X, Y).history_[0]["loss"] == pytest.approx(expected)
     weights = rng.integers(1, 4, 240)
     free = expit(exact.fit(X, Y, weights).decision_function(X)) - Y

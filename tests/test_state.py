@@ -87,7 +87,7 @@ DOORS = {
 DOORS["metrics"] = lambda folder: measured()
 DOORS["encoder"] = lambda folder: [TransformerEncoder(folder).transform(TEXTS)]
 DOORS["checkpoint"] = lambda folder: [load_checkpoint(folder)[1].coef_]
-DOORS["layers"] = lambda folder: [layer_report(folder, TEXTS).to_frame().to_numpy()]
+DOORS["layers"] = lambda folder: [layer_report(folder, TEXTS).to_numpy()]
 
 
 def adapted_encoder(folder):

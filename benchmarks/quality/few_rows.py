@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks._data import Embeddings, load_unseen
 from benchmarks._markdown import frame_table
 from benchmarks.quality import Cells, _adapter_rows as rows
-from isoadapt import IsotropyLayer, IStarAdapter, LogitPreservingWhitening
+from isoadapt import ExactIsotropyLayer, IsotropyLayer, IStarAdapter, LogitPreservingWhitening
 from isoadapt.adapters._heads import fit_head
 
 KEY = ("task", "size", "row", "draw")
@@ -31,7 +31,7 @@ N_DRAWS = 5
 ROWS = (
     rows.Row(PROBE, lambda head: rows.Unchanged(head, refit=True)),
     rows.Row(rows.MINIBATCH, IsotropyLayer),
-    rows.Row("IsotropyLayer, exact", lambda head: IsotropyLayer(head, solver="exact")),
+    rows.Row(rows.EXACT, ExactIsotropyLayer),
     rows.Row(ISTAR, IStarAdapter),
     rows.Row(PRESERVING, LogitPreservingWhitening),
     rows.Row(rows.NO_PENALTY, lambda head: IsotropyLayer(head, alpha=1.0)),

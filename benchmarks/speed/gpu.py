@@ -24,7 +24,14 @@ from benchmarks.speed._harness import Comparison, compare, run_all, seconds_of
 from benchmarks.speed.finetuning import penalty_share
 from benchmarks.speed.isoscore import isoscore_by_singular_values, value_and_gradient
 from benchmarks.speed.search import GRID, SMALL
-from isoadapt import EmbeddingCache, FlowAdapter, IsotropyLayer, TeacherReadout, TransformerEncoder
+from isoadapt import (
+    EmbeddingCache,
+    ExactIsotropyLayer,
+    FlowAdapter,
+    IsotropyLayer,
+    TeacherReadout,
+    TransformerEncoder,
+)
 from isoadapt.adapters import IStarAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES, REGISTRY
 from isoadapt.geometry import Moments, persistence_bars, persistent_entropy, select_bars
@@ -126,11 +133,11 @@ def adapters(device: torch.device, quick: bool) -> Part:
         scale = np.abs(expected).max()
         agree(" ".join(repr(adapter).split()), expected / scale, found / scale, 0.02)
     data = _data(quick)
-    for tolerance, settings in ((1e-6, {"solver": "exact"}), (0.05, {"max_epochs": 5})):
-        layer = IsotropyLayer(data.head, random_state=0, **settings)
+    trained = IsotropyLayer(data.head, random_state=0, max_epochs=5)
+    for tolerance, layer in ((1e-6, ExactIsotropyLayer(data.head)), (0.05, trained)):
         fits = (_fit(layer, data, place) for place in ("cpu", device.type))
         reached = (isoscore(fit.transform(data.X_test), bias_corrected=True) for fit in fits)
-        agree(f"IsotropyLayer {settings}, corrected IsoScore", *reached, tolerance)
+        agree(f"{type(layer).__name__}, corrected IsoScore", *reached, tolerance)
     for adapter in (flow, IsotropyLayer(data.head, **short)):
         name = f"{type(adapter).__name__}, 3 epochs, {device.type} against CPU"
         calls = (partial(_fit, adapter, data, place) for place in (device.type, "cpu"))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from isoadapt.adapters._all_but_the_top import AllButTheTop
     from isoadapt.adapters._cluster_isotropy import ClusterIsotropy
     from isoadapt.adapters._cosreg import CosRegAdapter
+    from isoadapt.adapters._exact_isotropy_layer import ExactIsotropyLayer
     from isoadapt.adapters._flow._adapter import FlowAdapter
     from isoadapt.adapters._isobn import IsoBN
     from isoadapt.adapters._isotropy_layer import IsotropyLayer
@@ -28,6 +29,7 @@ __all__ = [
     "AllButTheTop",
     "ClusterIsotropy",
     "CosRegAdapter",
+    "ExactIsotropyLayer",
     "FlowAdapter",
     "IStarAdapter",
     "IsoBN",

@@ -128,6 +128,7 @@ _PARTS = {
     "linear head": _LINEAR_HEAD,
     "training": _TRAINING,
     "head": _HEAD,
+    "map": _MAP,
     "attributes": _MAP + _OF_TRAINED + _HEAD_MAP + _COMMON,
     "moments": _MAP + _OF_MOMENTS + _HEAD_MAP + _COMMON,
     "common": _HEAD_MAP + _COMMON,

@@ -96,9 +96,8 @@ class IStarAdapter(WeightedPenaltyAdapter):
     zeta: float = 0.2
     shrinkage: str = "exact"
 
-    def _batch_key(self) -> tuple[Any, ...] | None:
-        key = super()._batch_key()
-        return None if key is None else (*key, bool(self.zeta))
+    def _batch_key(self) -> tuple[Any, ...]:
+        return *super()._batch_key(), bool(self.zeta)
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = IsoScoreLoss(self.zeta, "linear", self.bias_corrected)

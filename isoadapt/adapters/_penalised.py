@@ -1,4 +1,4 @@
-"""Base classes of adapters that are trained on a task loss under a linear head and a penalty."""
+"""Base classes of adapters that are fitted to a task under a linear head, and to a penalty."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -39,67 +39,32 @@ from isoadapt.adapters._rows import (
 from isoadapt.geometry import Moments
 from isoadapt.metrics._points import codes_of
 
+Split = tuple[Index, Index | None, int, np.random.RandomState]
 _ROWS_PER_DIMENSION = 10  # with fewer, the fit is repeated on all rows if it includes the head
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PenalisedAdapter(BaseAdapter):
-    """Base class of adapters that are trained with a penalty; subclasses are dataclasses too."""
+class TaskAdapter(BaseAdapter):
+    """Base class of adapters that are fitted to a task; subclasses are dataclasses too."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseAdapter._parameter_constraints,
-        "balance": [StrOptions({"ema", "cumulative"}), None],
-        "smoothing": [Interval(Real, 0, 1, closed="right")],
-        "head_training": [StrOptions({"frozen", "joint", "alternating"})],
-        "coordinates": [StrOptions({"whitened", "raw"})],
         "ridge": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
-        "lr": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
-        "lr_schedule": [StrOptions({"linear", "constant"})],
-        "batch_size": [Interval(Integral, 2, None, closed="left")],
-        "max_epochs": [Interval(Integral, 1, None, closed="left")],
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
-        "validation_fraction": [Interval(Real, 0, 1, closed="left"), None],
-        "patience": [Interval(Integral, 1, None, closed="left"), None],
-        "scoring": [StrOptions(set(get_scorer_names())), callable, None],
         "device": [str],
-        "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
 
-    # These parameters may differ between adapters that are trained together.
-    _batchable_params: ClassVar[frozenset[str]] = frozenset(
-        {"lr", "weight_decay", "random_state", "ridge", "smoothing", "verbose"}
-    )
-
     _auto_head = "logistic"
-    _is_exact = False  # whether the fit needs no mini-batches, according to the parameters
+    coordinates = "whitened"  # in which the map is found; a parameter if the adapter is trained
 
     head: Any = field(default="auto", kw_only=False)
-    balance: str | None = None
-    smoothing: float = 0.15
-    head_training: str = "frozen"
-    coordinates: str = "whitened"
     ridge: float | str = "auto"
-    lr: float | str = "auto"
-    lr_schedule: str = "linear"
-    batch_size: int = 64
-    max_epochs: int = 30
-    weight_decay: float = 0.0
-    validation_fraction: float | None = 0.3
-    patience: int | None = 10
-    scoring: Any = None
     device: str = "auto"
-    random_state: Any = None
     verbose: int = 0
 
     @abstractmethod
-    def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        """Return the penalty that is evaluated on each batch."""
-
-    @property
-    @abstractmethod
-    def _penalty_weight(self) -> float:
-        """The weight of the penalty relative to the task loss."""
+    def _fit(self, problem: Problem) -> Self:
+        """Find the map and set the fitted attributes."""
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
@@ -153,6 +118,116 @@ class PenalisedAdapter(BaseAdapter):
         """
         return self._fit(self._prepare(X, y, sample_weight, groups))
 
+    def _prepare(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Problem:
+        """Check, merge and split rows, and compute head and coordinates from the training rows."""
+        rows, labels = self._check_fit_input(X, y)
+        weights = check_frequencies(sample_weight, rows)
+        row_groups = None if groups is None else codes_of(groups, len(rows), "groups")[1]
+        sample = distinct_rows(rows, labels, row_groups, weights)
+        return self._problem(sample, *self._split(sample, weights is not None))
+
+    def _split(self, sample: Sample, weighted: bool) -> Split:
+        """Return the rows to fit to and those to validate on, a seed and a generator."""
+        return np.arange(len(sample.X)), None, 0, np.random.RandomState(0)
+
+    def _problem(
+        self,
+        sample: Sample,
+        fitting: Index,
+        validating: Index | None,
+        seed: int,
+        rng: np.random.RandomState,
+    ) -> Problem:
+        """Compute the head and the coordinates from the rows with the numbers `fitting`."""
+        training = sample if validating is None else sample.take(fitting)
+        X, y, groups, weights = training
+        moments = Moments().update(X, weights)
+        check_spread(moments)
+        head = self._resolve_head(X, y, weights, groups)
+        raw = self.coordinates == "raw"
+        return Problem(
+            sample=sample,
+            targets=None if head is None or sample.y is None else head._targets(sample.y),
+            head=head,
+            moments=moments,
+            coordinates=raw_coordinates(moments) if raw else whitened_coordinates(moments, head),
+            fitting=fitting,
+            validating=validating,
+            seed=seed,
+            rng=rng,
+        )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PenalisedAdapter(TaskAdapter):
+    """Base class of adapters that are trained by mini-batches with a penalty."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **TaskAdapter._parameter_constraints,
+        "balance": [StrOptions({"ema", "cumulative"}), None],
+        "smoothing": [Interval(Real, 0, 1, closed="right")],
+        "head_training": [StrOptions({"frozen", "joint", "alternating"})],
+        "coordinates": [StrOptions({"whitened", "raw"})],
+        "lr": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "lr_schedule": [StrOptions({"linear", "constant"})],
+        "batch_size": [Interval(Integral, 2, None, closed="left")],
+        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="left"), None],
+        "patience": [Interval(Integral, 1, None, closed="left"), None],
+        "scoring": [StrOptions(set(get_scorer_names())), callable, None],
+        "random_state": ["random_state"],
+    }
+
+    # These parameters may differ between adapters that are trained together.
+    _batchable_params: ClassVar[frozenset[str]] = frozenset(
+        {"lr", "weight_decay", "random_state", "ridge", "smoothing", "verbose"}
+    )
+
+    balance: str | None = None
+    smoothing: float = 0.15
+    head_training: str = "frozen"
+    coordinates: str = "whitened"
+    lr: float | str = "auto"
+    lr_schedule: str = "linear"
+    batch_size: int = 64
+    max_epochs: int = 30
+    weight_decay: float = 0.0
+    validation_fraction: float | None = 0.3
+    patience: int | None = 10
+    scoring: Any = None
+    random_state: Any = None
+
+    @abstractmethod
+    def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
+        """Return the penalty that is evaluated on each batch."""
+
+    @property
+    @abstractmethod
+    def _penalty_weight(self) -> float:
+        """The weight of the penalty relative to the task loss."""
+
+    def _split(self, sample: Sample, weighted: bool) -> Split:
+        """Split the rows if there are validation rows, after checks of parameters."""
+        self._check_combination()
+        share = self.validation_fraction
+        scored = share and self._head is not None and self.scoring is not None
+        if weighted and scored and not takes_weights(get_scorer(self.scoring)):
+            raise ValueError(
+                f"scoring={self.scoring!r} does not support sample_weight, but sample_weight was "
+                "given: use a scoring that does, scoring=None, or validation_fraction=None"
+            )
+        rng = make_random_state(self.random_state)
+        seed = int(rng.randint(2**31))
+        by = strata(sample.y) if self._head_kind() == "classifier" else None
+        return *split_rows(len(sample.X), by, share, rng, sample.groups), seed, rng
+
     def _fit(self, problem: Problem) -> Self:
         """Train by mini-batches and set the fitted attributes."""
         task = self._task(problem)
@@ -175,61 +250,6 @@ class PenalisedAdapter(BaseAdapter):
         self.best_epoch_ = result.choice.best_epoch
         self.n_iter_ = int(result.choice.history[-1]["epoch"])
         return self._set_fitted(result.map, result.head)
-
-    # --- from the rows to a task -------------------------------------------------------------
-
-    def _prepare(
-        self,
-        X: ArrayLike,
-        y: ArrayLike | None,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Problem:
-        """Check, merge and split rows, and compute head and coordinates from the training rows."""
-        rows, labels = self._check_fit_input(X, y)
-        weights = check_frequencies(sample_weight, rows)
-        share = None if self._is_exact else self.validation_fraction
-        scored = share and self._head is not None and self.scoring is not None
-        if weights is not None and scored and not takes_weights(get_scorer(self.scoring)):
-            raise ValueError(
-                f"scoring={self.scoring!r} does not support sample_weight, but sample_weight was "
-                "given: use a scoring that does, scoring=None, or validation_fraction=None"
-            )
-        row_groups = None if groups is None else codes_of(groups, len(rows), "groups")[1]
-        sample = distinct_rows(rows, labels, row_groups, weights)
-        self._check_combination()
-        rng = make_random_state(self.random_state)
-        seed = int(rng.randint(2**31))
-        by = strata(sample.y) if self._head_kind() == "classifier" else None
-        fitting, validating = split_rows(len(sample.X), by, share, rng, sample.groups)
-        return self._problem(sample, fitting, validating, seed, rng)
-
-    def _problem(
-        self,
-        sample: Sample,
-        fitting: Index,
-        validating: Index | None,
-        seed: int,
-        rng: np.random.RandomState,
-    ) -> Problem:
-        """Compute the head and the coordinates from the rows with the numbers `fitting`."""
-        training = sample if validating is None else sample.take(fitting)
-        X, y, groups, weights = training
-        moments = Moments().update(X, weights)
-        check_spread(moments)
-        head = self._resolve_head(X, y, weights, groups)
-        raw = self.coordinates == "raw" and not self._is_exact
-        return Problem(
-            sample=sample,
-            targets=None if head is None or sample.y is None else head._targets(sample.y),
-            head=head,
-            moments=moments,
-            coordinates=raw_coordinates(moments) if raw else whitened_coordinates(moments, head),
-            fitting=fitting,
-            validating=validating,
-            seed=seed,
-            rng=rng,
-        )
 
     def _task(self, problem: Problem, n_epochs: int | None = None) -> Task:
         """Return what is trained; without validation rows, for `n_epochs`."""
@@ -274,10 +294,8 @@ class PenalisedAdapter(BaseAdapter):
         few = n < _ROWS_PER_DIMENSION * d
         return few and needs_fit(self._head) and problem.validating is not None
 
-    def _batch_key(self) -> tuple[Any, ...] | None:
-        """Return a key that is equal for adapters that can be trained together, or None."""
-        if self._is_exact:
-            return None
+    def _batch_key(self) -> tuple[Any, ...]:
+        """Return a key that is equal for adapters that can be trained together."""
         shared = self.get_params(deep=False).items()
         own = self._batchable_params
         return type(self), *((name, comparable(value)) for name, value in shared if name not in own)

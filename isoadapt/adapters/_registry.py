@@ -47,6 +47,7 @@ class Method(NamedTuple):
 
 REGISTRY = {
     "isotropy-layer": Method("_isotropy_layer:IsotropyLayer", PaperLoss("IsoScoreLoss")),
+    "exact-isotropy-layer": Method("_exact_isotropy_layer:ExactIsotropyLayer"),
     "istar": Method(
         "_istar:IStarAdapter", PaperLoss("IsoScoreLoss", "all", {"zeta": 0.2, "form": "linear"})
     ),
@@ -119,8 +120,8 @@ class Variant(NamedTuple):
 _UNSHRUNK = {"zeta": 0.0, "bias_corrected": True}
 
 VARIANTS = (
-    Variant("IsotropyLayer, minibatch"),
-    Variant("IsotropyLayer, exact", {"solver": "exact"}, fast=True),
+    Variant("IsotropyLayer"),
+    Variant("ExactIsotropyLayer", fast=True),
     Variant("IStarAdapter, lam=1"),
     Variant("IStarAdapter, lam=-1", {"lam": -1.0}, brief=False),
     Variant("IStarAdapter, lam=1, zeta=0, corrected", _UNSHRUNK, brief=False),

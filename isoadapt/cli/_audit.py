@@ -74,8 +74,9 @@ def _describe_texts(
     figures: dict[str, Any] = {"truncation": truncation, "vectors": opened.describe()}
     if layers:
         report = layer_report(encoder, rows)
-        about += ["", "Tokens of each layer:", str(report)]
-        figures |= report.to_dict()
+        about += ["", "Tokens of each layer, without pooling (isoscore: 1 = isotropic):"]
+        about += [report.to_string(index_names=False, float_format="{:.4g}".format)]
+        figures |= {**report.attrs, "layers": report.reset_index().to_dict("records")}
     return about, figures
 
 

@@ -36,7 +36,7 @@ from isoadapt.report import SpectrumDisplay
 # share a batch.
 _N_TRAIN, _N_DEV = 1280, 600
 _QUICK = {"lr": 3e-4, "epochs": 2, "batch_size": 16, "shuffle": False, "freeze_embeddings": True}
-_REPAIR, _LAYER = "LogitPreservingWhitening", "IsotropyLayer, minibatch"
+_REPAIR, _LAYER = "LogitPreservingWhitening", "IsotropyLayer"
 _SPECTRA, _PIPELINE, _CHECKPOINT = "spectra.png", "pipeline.joblib", "checkpoint"
 _RAW = "classifier's vectors"
 _ADAPTED = f"repaired by {_REPAIR}"

@@ -2,13 +2,12 @@
 
 from isoadapt.encoders._cache import EmbeddingCache
 from isoadapt.encoders._checkpoint import load_checkpoint
-from isoadapt.encoders._layer_report import LayerReport, layer_report
+from isoadapt.encoders._layer_report import layer_report
 from isoadapt.encoders._models import release
 from isoadapt.encoders._transformer import TransformerEncoder
 
 __all__ = [
     "EmbeddingCache",
-    "LayerReport",
     "TransformerEncoder",
     "layer_report",
     "load_checkpoint",

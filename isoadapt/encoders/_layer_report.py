@@ -1,8 +1,7 @@
 """layer_report: isotropy of a transformer's token embeddings for every layer, in one pass."""
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from isoadapt._utils.messages import aligned_table, shows_progress, warn
+from isoadapt._utils.messages import shows_progress, warn
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._batching import embed_batches, explained_failure, to_device, token_budget
 from isoadapt.encoders._opened import Opened
@@ -32,90 +31,8 @@ _BLOCK = 1024  # texts tokenised at a time
 # Largest float32 difference of a token between two batches, relative to the spread of the layer.
 _TOLERANCE = 1e-5
 _ROUNDING = 1e-6  # a layer is constant if its spread relative to its norm is smaller
-_TITLES = ["layer", "IsoScore", "corrected", "EV1", "EV2", "EV3"]
-_TITLES += ["anisotropy_1", "mean cosine", "TwoNN"]  # of the figures but n_tokens
-
-
-@dataclass(frozen=True)
-class LayerFigures:
-    """Geometry of the token embeddings of one layer; NaN if a figure is not defined."""
-
-    layer: int  # index of the hidden state; 0 is the input of the first layer
-    n_tokens: int
-    isoscore: float = math.nan
-    isoscore_corrected: float = math.nan  # bias corrected
-    ev1: float = math.nan  # fraction of the variance along the first principal direction
-    ev2: float = math.nan  # along the first two
-    ev3: float = math.nan  # along the first three
-    anisotropy1: float = math.nan  # fraction of the first squared singular value, not centred
-    mean_cosine: float = math.nan  # over all pairs of different tokens
-    two_nn: float = math.nan  # TwoNN intrinsic dimension of a sample of the tokens
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class LayerReport(Sequence[LayerFigures]):
-    """Geometry of the token embeddings of every layer of a transformer.
-
-    A report is a sequence with one entry for each hidden state. Printing it shows a table.
-
-    Parameters
-    ----------
-    layers : sequence of LayerFigures
-        One entry for each hidden state, from the embedding layer, 0, to the last layer. An entry
-        has the attributes ``layer``, ``n_tokens``, ``isoscore``, ``isoscore_corrected`` (bias
-        corrected), ``ev1``, ``ev2`` and ``ev3`` (fraction of the variance along the first one, two
-        and three principal directions), ``anisotropy1`` (fraction of the first squared singular
-        value, without centring; with centring it is ``ev1``), ``mean_cosine`` (over all pairs of
-        different tokens) and ``two_nn`` (TwoNN intrinsic dimension of a sample of the tokens). A
-        figure that is not defined is NaN.
-    n_texts : int
-        Number of texts read.
-    n_features : int
-        Width of the hidden states.
-    """
-
-    layers: Sequence[LayerFigures]
-    n_texts: int
-    n_features: int
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.layers[index]
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain numbers.
-
-        Returns
-        -------
-        dict
-            ``n_texts``, ``n_features`` and ``layers``, which is a list with one dict for each
-            layer.
-        """
-        layers = [asdict(figures) for figures in self]
-        return {"n_texts": self.n_texts, "n_features": self.n_features, "layers": layers}
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the report as a table.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Table with one row for each layer and the number of the layer as index.
-        """
-        return pd.DataFrame(self.to_dict()["layers"]).set_index("layer")
-
-    def __str__(self) -> str:
-        table = self.to_frame().drop(columns="n_tokens").reset_index().to_numpy()
-        cells = [_TITLES, *([f"{value:.4g}" for value in row] for row in table)]
-        title = (
-            f"LayerReport: {self[0].n_tokens} tokens × {self.n_features} from {self.n_texts} "
-            "texts, token states without pooling (IsoScore: 1 = isotropic)"
-        )
-        return f"{title}\n{aligned_table(cells, left=())}"
-
-    __repr__ = __str__
+_COLUMNS = ["n_tokens", "isoscore", "isoscore_corrected", "ev1", "ev2", "ev3"]
+_COLUMNS += ["anisotropy1", "mean_cosine", "two_nn"]
 
 
 @own_state(models=True)
@@ -126,7 +43,7 @@ def layer_report(
     max_tokens: int = 250_000,
     two_nn_tokens: int = 5_000,
     random_state: int = 0,
-) -> LayerReport:
+) -> pd.DataFrame:
     """Measure the isotropy of token embeddings for every layer.
 
     Special tokens are included and padding is not. The model reads the texts once, in memory that
@@ -152,9 +69,20 @@ def layer_report(
 
     Returns
     -------
-    LayerReport
-        Report with one entry for each hidden state. Entry 0 is the input of the first layer, as in
-        transformers. Print the report, or use ``to_frame()`` or ``to_dict()``.
+    pandas.DataFrame
+        Table with one row for each hidden state. Row 0 of the index "layer" is the input of the
+        first layer, as in transformers. The columns are
+
+        - "n_tokens", the number of tokens;
+        - "isoscore" and, corrected for the bias of few tokens, "isoscore_corrected";
+        - "ev1", "ev2" and "ev3", the fraction of the variance along the first one, two and three
+          principal directions;
+        - "anisotropy1", the fraction of the first squared singular value, without centring;
+        - "mean_cosine", over all pairs of different tokens;
+        - "two_nn", the TwoNN intrinsic dimension of a sample of the tokens.
+
+        A figure that is not defined is NaN. The attribute ``attrs`` has "n_texts", the number of
+        texts read, and "n_features", the width of the hidden states.
 
     Raises
     ------
@@ -180,7 +108,7 @@ def layer_report(
     --------
     >>> from isoadapt.encoders import layer_report
     >>> report = layer_report("path/to/model", ["One text.", "Another."])  # doctest: +SKIP
-    >>> report[-1].isoscore  # doctest: +SKIP
+    >>> report["isoscore"].iloc[-1]  # of the last layer  # doctest: +SKIP
     0.1...
     """
     check_scalar(max_tokens, "max_tokens", Integral, min_val=2)
@@ -194,9 +122,10 @@ def layer_report(
     hidden = not shows_progress(encoder.verbose)
     with tqdm(total=len(distinct), unit=" texts", desc="Reading layers", disable=hidden) as bar:
         layers = _read(opened, tokens, distinct, slots, bar.update)
-    figures = tuple(layer.figures(number) for number, layer in enumerate(layers))
-    report = LayerReport(figures, len(distinct), len(layers[0].moments))
-    if distinct.sum() < (least := 3 * report.n_features):
+    report = pd.DataFrame([layer.figures() for layer in layers], columns=_COLUMNS)
+    report.index.name = "layer"
+    report.attrs = {"n_texts": len(distinct), "n_features": len(layers[0].moments)}
+    if distinct.sum() < (least := 3 * report.attrs["n_features"]):
         warn(
             f"{distinct.sum()} different texts are fewer than {least} = 3 × n_features: "
             "the plain IsoScore can be far too low; use the bias-corrected one, or more texts"
@@ -306,14 +235,14 @@ class _Layer:
         self.direction += unit.sum(0)  # sum of the unit vectors (d,)
         self.n_directions += float(unit.square().sum())
 
-    def figures(self, layer: int) -> LayerFigures:
-        """Compute all figures of layer number `layer`."""
+    def figures(self) -> dict[str, float]:
+        """Compute all figures that are defined."""
         n, d = int(self.moments.count), len(self.moments)
         raw = eigenvalues(self.moments.second_moment() * n)
         centred = eigenvalues(self.moments.scatter)
         cosine = (self.direction.square().sum() - self.n_directions) / (n * (n - 1))
-        figures: dict[str, Any] = {"mean_cosine": float(cosine.clamp(-1, 1))}
+        figures = {"n_tokens": n, "mean_cosine": float(cosine.clamp(-1, 1))}
         if centred.sum() > _ROUNDING**2 * raw.sum():
             figures |= spectral_figures(raw, centred, self.texts.score(d), d)
             figures["two_nn"] = two_nn_or_nan(self.points.to(self.direction), _TOLERANCE)
-        return LayerFigures(layer, n, **figures)
+        return figures

@@ -10,8 +10,8 @@ from sklearn.decomposition import PCA
 
 from isoadapt import (
     AllButTheTop,
+    ExactIsotropyLayer,
     IsoBN,
-    IsotropyLayer,
     LinearHead,
     LogitPreservingWhitening,
     Whitening,
@@ -186,7 +186,7 @@ def test_outputs_of_new_rows_are_bounded_in_directions_without_variance(rank):
     X = rng.normal(size=(300, rank)) @ rng.normal(size=(rank, 8))  # in the head's row space
     head = LinearHead(np.linalg.svd(X)[2][:3], np.zeros(3), range(3))
     unseen = X + 0.01 * rng.normal(size=X.shape)
-    for adapter in (LogitPreservingWhitening(head), IsotropyLayer(head, solver="exact")):
+    for adapter in (LogitPreservingWhitening(head), ExactIsotropyLayer(head)):
         adapter.fit(X, rng.integers(0, 3, 300))
         assert np.abs(adapter.transform(unseen)).max() < 100 * np.abs(X).max()
 

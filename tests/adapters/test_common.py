@@ -20,6 +20,7 @@ from isoadapt import (
     AllButTheTop,
     ClusterIsotropy,
     CosRegAdapter,
+    ExactIsotropyLayer,
     FlowAdapter,
     IsoBN,
     IsotropyLayer,
@@ -60,7 +61,7 @@ FLOW = {"n_blocks": 2, "hidden": 8}
 ADAPTERS = [
     IsotropyLayer(**JUDGED),
     IsotropyLayer("ridge", coordinates="raw", balance=None, **NOT_JUDGED),
-    IsotropyLayer(head=None, solver="exact"),
+    ExactIsotropyLayer(head=None),
     IStarAdapter(zeta=0.0, **NOT_JUDGED),
     IStarAdapter(head_training="alternating", balance="cumulative", **JUDGED),
     IStarAdapter("ridge", lam=-1.0, shrinkage="detached", **NOT_JUDGED),
@@ -88,14 +89,13 @@ ADAPTERS += [cls() for cls in REGISTERED.values() if cls not in set(map(type, AD
 def changed(adapter, **changes):
     """Copy an adapter, with those of the changed parameters that it has."""
     names = adapter.get_params().keys() & changes.keys()
-    if adapter.get_params().get("solver") == "exact":
-        names = names - {"max_epochs"}  # which has no effect there
     return clone(adapter).set_params(**{name: changes[name] for name in names})
 
 
 # One estimator of each base class passes all checks of scikit-learn.
 EVERY_CHECK = [
     IsotropyLayer(max_epochs=1, validation_fraction=None),
+    ExactIsotropyLayer(),
     FlowAdapter(max_epochs=1, **FLOW),
     Whitening("pca", n_components=2),
     LogitPreservingWhitening("ridge"),

@@ -18,6 +18,7 @@ from isoadapt import (
     AllButTheTop,
     ClusterIsotropy,
     CosRegAdapter,
+    ExactIsotropyLayer,
     FlowAdapter,
     IsoBN,
     IsotropyLayer,
@@ -40,7 +41,7 @@ LASSO = MultiOutputRegressor(Lasso(alpha=0.5)), np.column_stack([VALUES, X[:, 0]
 RIDGE = Ridge(alpha=40), VALUES
 KEEP = [
     (LogitPreservingWhitening(), *SEARCHED),
-    (IsotropyLayer(solver="exact"), *SEVERAL),
+    (ExactIsotropyLayer(), *SEVERAL),
     (IStarAdapter(**ONE), *LOGISTIC),
     (CosRegAdapter(**ONE), *LASSO),
     (FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE), *RIDGE),

@@ -51,8 +51,6 @@ class TestAllPenalised:
 @pytest.mark.parametrize(
     ("adapter", "options", "word"),
     [
-        (IsotropyLayer, {"head_training": "joint", "solver": "exact"}, "head_training='joint'"),
-        (IsotropyLayer, {"lr": 0.1, "solver": "exact"}, "lr=0.1 has no effect"),
         (CosRegAdapter, {"head": None, "head_training": "joint"}, "head_training='joint'"),
         (CosRegAdapter, {"device": "nowhere"}, "device='nowhere'"),
         (IsotropyLayer, {"batch_size": 3}, "batches of 4 rows"),

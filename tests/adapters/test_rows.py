@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score, log_loss, r2_score
 
 from isoadapt import (
     CosRegAdapter,
+    ExactIsotropyLayer,
     FlowAdapter,
     IsoBN,
     IsotropyLayer,
@@ -37,7 +38,7 @@ QUICK = {"max_epochs": 3, "batch_size": 16, "random_state": 0}
 
 ADAPTERS = [
     IsotropyLayer(HEAD, **QUICK),
-    IsotropyLayer("ridge", solver="exact"),
+    ExactIsotropyLayer("ridge"),
     IStarAdapter(HEAD, head_training="joint", ridge=1.0, **QUICK),
     CosRegAdapter(LogisticRegression(C=0.1), **QUICK),
     SpectrumControlAdapter(None, **QUICK),
@@ -101,7 +102,7 @@ class TestTaskLoss:
 class TestHeadMomentsAndScores:
     def test_a_head_without_weights_is_fitted_to_repeated_rows_if_weights_are_whole(self):
         model = LinearDiscriminantAnalysis()
-        adapter = IsotropyLayer(model, solver="exact").fit(X, Y, sample_weight=COUNTS)
+        adapter = ExactIsotropyLayer(model).fit(X, Y, sample_weight=COUNTS)
         repeated = clone(model).fit(X.repeat(COUNTS, axis=0), Y.repeat(COUNTS))
         expected = LinearHead.from_estimator(repeated)
         np.testing.assert_allclose(adapter.head_.outputs(X), expected.outputs(X), atol=1e-8)
@@ -110,7 +111,7 @@ class TestHeadMomentsAndScores:
 
     def test_head_and_score_are_weighted(self):
         model = LogisticRegression(C=0.1)
-        adapter = IsotropyLayer(model, solver="exact").fit(X, Y, sample_weight=WEIGHTS)
+        adapter = ExactIsotropyLayer(model).fit(X, Y, sample_weight=WEIGHTS)
         expected = LinearHead.from_estimator(clone(model).fit(X, Y, sample_weight=WEIGHTS))
         np.testing.assert_allclose(adapter.head_.coef_, expected.coef_, rtol=1e-3, atol=1e-5)
         accuracy = accuracy_score(Y, adapter.predict(X), sample_weight=WEIGHTS)
@@ -119,7 +120,7 @@ class TestHeadMomentsAndScores:
     def test_without_a_head_the_weighted_covariance_is_whitened(self):
         rows = X / X.std(axis=0)
         weights = np.where(rows.sum(axis=1) > rows.sum(axis=1).mean(), 30.0, 0.1)
-        whitened = IsotropyLayer(None, solver="exact").fit(rows, sample_weight=weights)
+        whitened = ExactIsotropyLayer(None).fit(rows, sample_weight=weights)
         covariance = np.cov(whitened.transform(rows).T, aweights=weights)
         np.testing.assert_allclose(covariance / covariance[0, 0], np.eye(6), atol=0.03)
 
@@ -191,7 +192,7 @@ class TestGroups:
 
     @pytest.mark.parametrize(
         "adapter",
-        [IsotropyLayer("ridge", solver="exact")]
+        [ExactIsotropyLayer("ridge")]
         + [IsoBN(head="ridge", head_training=training) for training in ("frozen", "refit")],
     )
     def test_folds_of_a_head_with_a_name_keep_groups_whole(self, adapter):

@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from isoadapt import (
     ClusterIsotropy,
     CosRegAdapter,
+    ExactIsotropyLayer,
     FlowAdapter,
     IsotropyLayer,
     IStarAdapter,
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("fixed_penalty")
 FEW = {"max_epochs": 2, "batch_size": 64, "random_state": 0}
 TRAINED = [
     IsotropyLayer(coordinates="raw", head_training="joint", **FEW),
-    IsotropyLayer(solver="exact"),
+    ExactIsotropyLayer(),
     IStarAdapter(coordinates="raw", shrinkage="detached", **FEW),
     CosRegAdapter(balance="ema", **FEW),
     SpectrumControlAdapter(coordinates="raw", balance="ema", **FEW),
@@ -113,7 +114,7 @@ FULL = {"max_epochs": 30, "patience": None, "validation_fraction": None, "random
     "adapter",
     [
         IsotropyLayer(**FULL),
-        IsotropyLayer(solver="exact", alpha=1.0),
+        ExactIsotropyLayer(alpha=1.0),
         FlowAdapter(n_blocks=2, hidden=8, **FULL),
         Whitening(shrinkage=0.1),
         LogitPreservingWhitening(),

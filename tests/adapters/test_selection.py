@@ -6,7 +6,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
 
-from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
+from isoadapt import CosRegAdapter, ExactIsotropyLayer, IsotropyLayer, LinearHead
 from isoadapt.adapters._engine._choice import Accuracy, EpochChoice, TargetUnits, make_score
 from isoadapt.adapters._engine._output_ridge import automatic_ridge
 from isoadapt.adapters._engine._train import _make_net
@@ -168,7 +168,7 @@ class TestAutomaticRidge:
         """Also with a repeated row: with one degree of freedom too many, residuals would be 0."""
         X, y = few_rows(50)
         for rows, labels in ((X, y), (np.vstack([X, X[:1]]), np.append(y, y[0]))):
-            layer = IsotropyLayer(solver="exact").fit(rows, labels)
+            layer = ExactIsotropyLayer().fit(rows, labels)
             assert layer.ridge_ == pytest.approx(0.99 / 0.04)
 
     @pytest.mark.parametrize("classes", [range(3), None])

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from isoadapt import LinearHead, TeacherReadout
 from isoadapt._utils.copies import copy_hashes
-from isoadapt.adapters import _ridge_path, _teacher_readout
+from tests.small_blocks import small_blocks
 
 D = 6  # width of the head's input
 RNG = np.random.default_rng(0)
@@ -147,10 +147,9 @@ class TestStreams:
         readout.partial_fit(X[1:], TEACHER[1:])
         assert_same_fit(readout, TeacherReadout(HEAD, space="head").fit(X, TEACHER))
 
-    def test_memory_maps_and_dask_arrays_are_read_in_parts(self, tmp_path, monkeypatch):
+    @small_blocks(readout=70 * X.shape[1], ridge=50)
+    def test_memory_maps_and_dask_arrays_are_read_in_parts(self, tmp_path):
         array = pytest.importorskip("dask.array")
-        monkeypatch.setattr(_teacher_readout, "_ENTRIES", 70 * X.shape[1])
-        monkeypatch.setattr(_ridge_path, "_BLOCK", 50)
         weights, groups = np.arange(300) % 3, np.arange(300) // 40
         whole = TeacherReadout().fit(X, TEACHER, weights, groups)
         maps = []

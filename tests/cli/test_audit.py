@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 
 from isoadapt import TransformerEncoder
@@ -63,9 +64,10 @@ class TestTexts:
         found = audited("my-model", "texts.tsv", "--layers", "--max-length", 3)
         encoder = TransformerEncoder("my-model", max_length=3)
         texts = texts_and_labels()[0]
-        layers = json.loads(json.dumps(layer_report(encoder, texts).to_dict()))["layers"]
-        assert found["layers"] == layers
-        assert [each["n_tokens"] for each in layers] == 3 * [180]
+        report = layer_report(encoder, texts)
+        pd.testing.assert_frame_equal(pd.DataFrame(found["layers"]).set_index("layer"), report)
+        assert report["n_tokens"].tolist() == 3 * [180]
+        assert found["n_texts"] == 60
         assert found["pooled"] == expected(encoder.transform(texts))
 
     def test_the_share_of_truncated_texts(self, files):

@@ -21,7 +21,7 @@ from isoadapt.model_selection import Comparison
 from tests.cli.command_line import fail, succeed
 
 VARIANTS = [
-    Variant("IsotropyLayer, minibatch", {"max_epochs": 1}),
+    Variant("IsotropyLayer", {"max_epochs": 1}),
     Variant("CosRegAdapter", {"max_epochs": 1}),
     Variant("LogitPreservingWhitening", fast=True),
     Variant("Whitening, oas, head refit", {"shrinkage": "oas"}, brief=False),

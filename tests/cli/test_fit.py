@@ -11,7 +11,7 @@ import pytest
 
 from isoadapt import (
     AdaptedEncoder,
-    IsotropyLayer,
+    ExactIsotropyLayer,
     LogitPreservingWhitening,
     TeacherReadout,
     TransformerEncoder,
@@ -46,10 +46,10 @@ class TestMatrix:
         assert "- Data: source X.npy, rows 150" in (files / "a" / "README.md").read_text()
 
     def test_labels_and_parameters(self, files):
-        settings = ["--set=head=logistic", "--set=solver=exact", "--set=ridge=0.5"]
+        settings = ["--set=head=logistic", "--set=ridge=0.5"]
         options = ["--on", "X.npy", "--labels", "y.npy", "--out", "a"]
-        completed = succeed("fit", "isotropy-layer", *options, *settings)
-        expected = IsotropyLayer("logistic", solver="exact", ridge=0.5).fit(X, Y)
+        completed = succeed("fit", "exact-isotropy-layer", *options, *settings)
+        expected = ExactIsotropyLayer("logistic", ridge=0.5).fit(X, Y)
         loaded = load_adapter("a")
         assert loaded.get_params() == expected.get_params()
         np.testing.assert_array_equal(loaded.transform(X), expected.transform(X))

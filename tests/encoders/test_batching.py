@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import _batching, _tokenization
 from isoadapt.encoders._batching import embed_in_threads, write_vectors
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, tokenize_blocks
+from tests.small_blocks import small_blocks
 
 CORPUS = [" ".join(["cat"] * (1 + i % 7) + ["dog"] * (i % 3)) for i in range(21)]
 SUMS = [sum(map(len, text.split())) for text in CORPUS]
@@ -44,24 +44,23 @@ def run(n=1, corpus=CORPUS, embed=sum_of_tokens, reader=read, progress=lambda ro
 
 @pytest.mark.parametrize(("block", "held", "n"), [(1, 5, 1), (4, 1, 2), (1000, 1, 1), (1000, 1, 2)])
 def test_every_text_gets_its_own_vector(monkeypatch, block, held, n):
-    monkeypatch.setattr(_tokenization, "_BLOCK", block)
-    monkeypatch.setattr(_batching, "_HELD", held)
     monkeypatch.setattr(concurrent.futures.thread, "_shutdown", True)  # the main thread has ended
     rows = []
-    assert run(n, progress=rows.append) == SUMS
+    with small_blocks(texts=block, batches=held):
+        assert run(n, progress=rows.append) == SUMS
     assert sum(rows) == len(CORPUS)
 
 
-def test_long_texts_come_first_so_that_batches_are_dense(monkeypatch):
-    monkeypatch.setattr(_tokenization, "_BLOCK", 6)
+@small_blocks(texts=6)
+def test_long_texts_come_first_so_that_batches_are_dense():
     lengths = [block.lengths for block in tokenize_blocks(Texts(CORPUS), read)]
     assert [len(rows) for rows in lengths] == [6, 6, 6, 3]
     assert (np.diff(np.concatenate(lengths)) <= 0).all()
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_what_stops_the_model_or_the_tokenizer_is_raised_and_ends_the_threads(monkeypatch, n):
-    monkeypatch.setattr(_tokenization, "_BLOCK", 5)
+@small_blocks(texts=5)
+def test_what_stops_the_model_or_the_tokenizer_is_raised_and_ends_the_threads(n):
     before, blocks = threading.enumerate(), [read(Texts(["cat dog"] * 5)), LookupError]
     for part, effects in {"embed": KeyboardInterrupt, "reader": blocks}.items():
         with pytest.raises((KeyboardInterrupt, LookupError)):
@@ -69,8 +68,8 @@ def test_what_stops_the_model_or_the_tokenizer_is_raised_and_ends_the_threads(mo
         assert threading.enumerate() == before
 
 
-def test_a_budget_halved_once_stays_halved(monkeypatch):
-    monkeypatch.setattr(_tokenization, "_BLOCK", 7)
+@small_blocks(texts=7)
+def test_a_budget_halved_once_stays_halved():
     failures = []
 
     def embed(batch):

@@ -1,20 +1,18 @@
 """The layer report, compared with metrics of all tokens in memory; batches, limits and output."""
 
-import json
-import math
-
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from pandas.testing import assert_frame_equal
 
 from isoadapt import metrics
-from isoadapt.encoders import TransformerEncoder, _layer_report, layer_report
+from isoadapt.encoders import TransformerEncoder, layer_report
+from tests.small_blocks import small_blocks
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* different texts are")
 CORPUS = [f"{one} {other}" for one in TEXTS for other in TEXTS[:4]]
-FIGURES = ["isoscore", "isoscore_corrected", "ev1", "ev2", "ev3"]
-FIGURES += ["anisotropy1", "mean_cosine", "two_nn"]
 
 
 def live_model(architecture="bert"):
@@ -49,12 +47,7 @@ def reference(X, owners):
 
 
 def assert_same(report, other, tolerance=1e-5):
-    assert len(report) == len(other)
-    for figures, wanted in zip(report, other, strict=True):
-        assert (figures.layer, figures.n_tokens) == (wanted.layer, wanted.n_tokens)
-        for name in FIGURES:
-            value = pytest.approx(getattr(wanted, name), rel=tolerance, abs=tolerance, nan_ok=True)
-            assert getattr(figures, name) == value, (name, figures.layer)
+    assert_frame_equal(report, other, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +58,10 @@ def test_figures_are_those_of_all_tokens_in_memory(architecture, texts):
     live = live_model(architecture)
     report = layer_report(live, texts)
     layers, owners = token_states(*live, texts)
-    assert [figures.layer for figures in report] == [0, 1, 2]
-    for figures, X in zip(report, layers, strict=True):
-        for name, value in reference(X, owners).items():
-            found = getattr(figures, name)
-            assert found == pytest.approx(value, abs=1e-5, rel=1e-4), (name, figures.layer)
+    index = pd.RangeIndex(3, name="layer")
+    wanted = pd.DataFrame([reference(X, owners) for X in layers], index)
+    assert_frame_equal(report, wanted, atol=1e-5, rtol=1e-4)
+    assert report.attrs == {"n_texts": len(texts), "n_features": 16}
 
 
 @pytest.mark.parametrize(("architecture", "batch_tokens"), [("bert", 40), ("fnet", 1)])
@@ -84,7 +76,7 @@ def test_neither_batches_nor_padding_matter(architecture, batch_tokens):
 def test_settings_of_the_encoder_are_used(checkpoint):
     report = layer_report(TransformerEncoder(checkpoint, max_length=4), TEXTS)
     lengths = [len(make_tokenizer()(text)["input_ids"]) for text in TEXTS]
-    assert report[0].n_tokens == sum(min(4, n) for n in lengths)
+    assert report.loc[0, "n_tokens"] == sum(min(4, n) for n in lengths)
     whole = layer_report(str(checkpoint), TEXTS)
     assert_same(layer_report(TransformerEncoder(checkpoint, pooling="cls"), TEXTS), whole)
 
@@ -93,30 +85,15 @@ def test_settings_of_the_encoder_are_used(checkpoint):
 
 
 @pytest.mark.parametrize("block", [1, 3])
-def test_max_tokens_is_filled_with_whole_texts_in_order(monkeypatch, block):
-    monkeypatch.setattr(_layer_report, "_BLOCK", block)
+def test_max_tokens_is_filled_with_whole_texts_in_order(block):
     live = live_model()
     ends = np.cumsum([len(live[1](text)["input_ids"]) for text in TEXTS])
     for max_tokens in (ends[0], ends[2] - 1, ends[2], 10**6):
         n_texts = int((ends <= max_tokens).sum())
-        report = layer_report(live, TEXTS, max_tokens=int(max_tokens))
-        assert (report.n_texts, report[0].n_tokens) == (n_texts, ends[n_texts - 1])
+        with small_blocks(layers=block):
+            report = layer_report(live, TEXTS, max_tokens=int(max_tokens))
+        assert (report.attrs["n_texts"], report.loc[0, "n_tokens"]) == (n_texts, ends[n_texts - 1])
         assert_same(report, layer_report(live, TEXTS[:n_texts]))
-
-
-# Output
-
-
-def test_sequence_table_frame_and_dict_hold_every_figure():
-    report = layer_report(live_model(), CORPUS)
-    rows, frame = str(report).splitlines()[2:], report.to_frame()
-    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert plain == report.to_dict()
-    for figures, line, entry in zip(report, rows, plain["layers"], strict=True):
-        cells = [f"{getattr(figures, name):.4g}" for name in FIGURES]
-        assert line.split() == [str(figures.layer), *cells]
-        for name in ["n_tokens", *FIGURES]:
-            assert entry[name] == frame.loc[figures.layer, name] == getattr(figures, name)
 
 
 @pytest.mark.filterwarnings("default:.* different texts are")
@@ -126,21 +103,20 @@ def test_texts_with_equal_tokens_count_once():
         layer_report(live, ["a lion", "a zebra"])
     lions, zebras = ([f"{text} {animal}" for text in CORPUS] for animal in ("lion", "zebra"))
     both = layer_report(live, [*lions, *zebras])
-    for figures, wanted in zip(both, layer_report(live, lions), strict=True):
-        assert figures.isoscore_corrected == pytest.approx(wanted.isoscore_corrected, abs=1e-5)
+    wanted = layer_report(live, lions)["isoscore_corrected"]
+    np.testing.assert_allclose(both["isoscore_corrected"], wanted, atol=1e-5)
 
 
 def test_figures_that_are_not_defined_are_nan():
-    three = layer_report(live_model("gpt2"), ["the cat sat"])
-    assert math.isnan(three[1].isoscore_corrected)
-    assert math.isnan(three[1].two_nn)
-    assert 0 <= three[1].isoscore <= 1
+    three = layer_report(live_model("gpt2"), ["the cat sat"]).loc[1]
+    assert three[["isoscore_corrected", "two_nn"]].isna().all()
+    assert 0 <= three["isoscore"] <= 1
     model, tokenizer = live_model("gpt2")
     for table in (model.transformer.wte, model.transformer.wpe):
         table.weight.data[:] = table.weight.data[:1]
-    for figures in layer_report((model, tokenizer), TEXTS):  # of constant layers
-        assert math.isnan(figures.isoscore + figures.ev1 + figures.two_nn)
-        assert figures.mean_cosine == pytest.approx(1, abs=1e-6)
+    constant = layer_report((model, tokenizer), TEXTS)
+    assert constant[["isoscore", "ev1", "two_nn"]].isna().all(axis=None)
+    np.testing.assert_allclose(constant["mean_cosine"], 1, atol=1e-6)
 
 
 @pytest.mark.parametrize(

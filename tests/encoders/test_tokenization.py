@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from isoadapt.encoders import _tokenization as module
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
+from tests.small_blocks import small_blocks
 from tests.tiny_models import TEXTS, WORDS, make_tokenizer
 
 RNG = np.random.default_rng(0)
@@ -57,15 +57,15 @@ def check(tokenizer, max_length, first, second=None):
     ("architecture", "side"), [("bert", "right"), ("xlnet", "left"), ("gpt2", "right")]
 )
 @pytest.mark.parametrize("max_length", [3, 16])
-def test_tokens_of_long_texts(monkeypatch, architecture, max_length, side):
+def test_tokens_of_long_texts(architecture, max_length, side):
     tokenizer = make_tokenizer(architecture)
     tokenizer.truncation_side = side
     short = [white.join(TEXTS) for white in WHITE]
     check(tokenizer, max_length, [*LONG, *TEXTS, *short])
     if max_length > 4:
         check(tokenizer, max_length, [*TEXTS, *short], [*short, *TEXTS])
-    monkeypatch.setattr(module, "_PART", 3)
-    check(tokenizer, max_length, [*LONG, *TEXTS, *short])
+    with small_blocks(calls=3):
+        check(tokenizer, max_length, [*LONG, *TEXTS, *short])
 
 
 def test_most_of_a_long_text_is_never_tokenised(monkeypatch):
@@ -87,8 +87,8 @@ def test_most_of_a_long_text_is_never_tokenised(monkeypatch):
     ("architecture", "side"),
     [("bert", "right"), ("bert", "left"), ("xlnet", "left"), ("gpt2", "right")],
 )
-def test_the_longer_text_of_a_pair_is_truncated_first(monkeypatch, architecture, side):
-    monkeypatch.setattr(module, "_PART", 7)
+@small_blocks(calls=7)
+def test_the_longer_text_of_a_pair_is_truncated_first(architecture, side):
     rng, tokenizer = np.random.default_rng(1), make_tokenizer(architecture)
     tokenizer.truncation_side = side
     n_words = rng.choice([0, 1, 2, 3, 5, 6, 7, 8, 11, 15, 16, 17, 40], size=60)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.geometry import _groups
 from isoadapt.geometry._groups import GroupSums
 from isoadapt.geometry._spread import unbiased_squares
 from tests.geometry.examples import over_all_quadruples
+from tests.small_blocks import small_blocks
 
 SPREAD = np.array([3.0, 1.0, 0.5])
 
@@ -25,14 +25,14 @@ def estimates(X, owners, **kwargs):
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 2, 2, 2), (1, 4, 2, 1, 3), (5, 1, 1, 1, 1)])
-def test_sums_give_the_mean_over_all_quadruples(sizes, monkeypatch):
+def test_sums_give_the_mean_over_all_quadruples(sizes):
     rng = np.random.default_rng(len(sizes))
     owners = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     X = rng.normal(size=(len(owners), 3)) * SPREAD + 7
     expected = over_all_quadruples(X, owners)
     for rows, pivot in ((256, None), (4, X[0] + 1), (1, None)):  # groups in one block or several
-        monkeypatch.setattr(_groups, "_ROWS", rows)
-        np.testing.assert_allclose(estimates(X, owners, pivot=pivot), expected, rtol=1e-9)
+        with small_blocks(groups=rows):
+            np.testing.assert_allclose(estimates(X, owners, pivot=pivot), expected, rtol=1e-9)
 
 
 def test_rows_that_are_each_a_group_are_independent_rows():

@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 from isoadapt.geometry import Moments, _moments as moments_module
 from isoadapt.metrics import isoscore
 from tests.geometry.examples import cloud
+from tests.small_blocks import small_blocks
 
 SETTINGS = settings(deadline=None, derandomize=True)
 
@@ -149,9 +150,8 @@ def test_rows_of_little_weight_do_not_cost_precision():
 
 
 @pytest.mark.parametrize("value", [0.1, 1e-300])
-def test_a_constant_column_has_no_scatter_at_all(monkeypatch, value):
-    monkeypatch.setattr(moments_module, "_BLOCK", 6)
-    monkeypatch.setattr(moments_module, "_PIVOT_ROWS", 6)
+@small_blocks(moments=6)
+def test_a_constant_column_has_no_scatter_at_all(value):
     X = cloud(50, 4)
     X[:, 2] = value
     weights = np.random.default_rng(1).uniform(size=50)
@@ -186,9 +186,8 @@ def test_every_dtype_is_accumulated_in_float64_without_its_graph(dtype):
 
 
 @pytest.mark.parametrize(("weighted", "scale"), [(False, 1e120), (True, 1e-120), (True, 1.0)])
-def test_third_and_fourth_moment_are_those_of_the_centred_rows(monkeypatch, weighted, scale):
-    monkeypatch.setattr(moments_module, "_BLOCK", 16)
-    monkeypatch.setattr(moments_module, "_PIVOT_ROWS", 16)
+@small_blocks(moments=16)
+def test_third_and_fourth_moment_are_those_of_the_centred_rows(weighted, scale):
     rng = np.random.default_rng(0)
     X = rng.exponential(size=(120, 4)) * [3, 1, 1, 0.1] + np.linspace(0, 40, 120)[:, None] + 1e4
     weights = rng.uniform(0, 3, 120) if weighted else np.ones(120)

@@ -10,9 +10,9 @@ from scipy.spatial.distance import cdist
 from sklearn.neighbors import NearestNeighbors
 
 from isoadapt import metrics
-from isoadapt.geometry import _neighbours as module
 from isoadapt.geometry._neighbours import nearest_neighbours, two_nn
 from tests.geometry.examples import cloud
+from tests.small_blocks import small_blocks
 
 METRICS = ("cosine", "euclidean")
 SETTINGS = settings(deadline=None, derandomize=True)
@@ -47,23 +47,24 @@ class TestNearestNeighbours:
             (700, 12, 90, 2**14),
         ],
     )
-    def test_equals_scikit_learn(self, metric, n, d, n_queries, scores, monkeypatch):
-        monkeypatch.setattr(module, "_SCORES", scores)
+    def test_equals_scikit_learn(self, metric, n, d, n_queries, scores):
         X, queries = draw(n, d), n_queries and draw(n_queries, d, seed=1)
-        distances, numbers = search(X, 10, metric, queries)
+        with small_blocks(neighbours=scores):
+            distances, numbers = search(X, 10, metric, queries)
         expected = NearestNeighbors(n_neighbors=10, metric=metric, algorithm="brute").fit(X)
         their_distances, their_numbers = expected.kneighbors(queries)
         np.testing.assert_array_equal(numbers, their_numbers)
         np.testing.assert_allclose(distances, their_distances, rtol=1e-9, atol=1e-12)
 
-    def test_blocks_and_the_order_of_the_rows_do_not_matter(self, metric, monkeypatch):
+    def test_blocks_and_the_order_of_the_rows_do_not_matter(self, metric):
         X = draw(600, 3)
         expected = [search(X, 3, metric, queries)[1] for queries in (None, X[:50])]
         order = np.argsort(-np.linalg.norm(X, axis=1))  # the nearest of many come last
-        monkeypatch.setattr(module, "_SCORES", 2**12)
-        np.testing.assert_array_equal(order[search(X[order], 3, metric)[1]], expected[0][order])
-        np.testing.assert_array_equal(order[search(X[order], 3, metric, X[:50])[1]], expected[1])
-        copies = search(np.tile(X[:200], (3, 1)), 2, metric)[1]
+        with small_blocks(neighbours=2**12):
+            found = [search(X[order], 3, metric, queries)[1] for queries in (None, X[:50])]
+            copies = search(np.tile(X[:200], (3, 1)), 2, metric)[1]
+        np.testing.assert_array_equal(order[found[0]], expected[0][order])
+        np.testing.assert_array_equal(order[found[1]], expected[1])
         own = np.arange(600)
         others = np.stack([(own + shift) % 600 for shift in (200, 400)], axis=1)
         np.testing.assert_array_equal(copies, np.sort(others, axis=1))
@@ -204,11 +205,11 @@ def test_differences_that_underflow_count_as_duplicates():
 
 
 @pytest.mark.parametrize("entries", [1, 300, 1000])
-def test_chunks_do_not_matter(monkeypatch, entries):
+def test_chunks_do_not_matter(entries):
     X = np.concatenate([cloud(60, 4), cloud(30, 4) + 1e-8])
     wanted = [dimension(X), dimension(X, tolerance=1e-5)]
-    monkeypatch.setattr(module, "_ENTRIES", entries)
-    assert [dimension(X), dimension(X, tolerance=1e-5)] == pytest.approx(wanted, rel=1e-9)
+    with small_blocks(dimension=entries):
+        assert [dimension(X), dimension(X, tolerance=1e-5)] == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize(

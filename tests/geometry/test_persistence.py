@@ -11,8 +11,9 @@ from hypothesis.extra.numpy import arrays
 from torch.autograd import gradcheck
 
 from benchmarks.speed.persistence import bars_by_gudhi, select_bars_recursively
-from isoadapt.geometry import _persistence, persistence_bars, persistent_entropy, select_bars
+from isoadapt.geometry import persistence_bars, persistent_entropy, select_bars
 from tests.geometry.examples import cloud
+from tests.small_blocks import small_blocks
 
 SETTINGS = settings(deadline=None, derandomize=True)
 
@@ -32,25 +33,24 @@ CLOUDS = {
 }
 
 
-def by_rows(monkeypatch):
-    monkeypatch.setattr(_persistence, "_MATRIX_BYTES", 0)
+ROUTES = {}, {"tree": 0}  # all distances at once, and row by row
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_bars_equal_gudhis_on_both_routes_and_in_both_precisions(name, monkeypatch):
+def test_bars_equal_gudhis_on_both_routes_and_in_both_precisions(name):
     X = CLOUDS[name]
     bars, single = persistence_bars(X), X.astype(np.float32)
     assert bars.shape == (len(X) - 1,)
     np.testing.assert_allclose(bars, bars_by_gudhi(X), rtol=0, atol=1e-9)
     exact = persistence_bars(single.astype(np.float64))
-    for _ in range(2):
-        np.testing.assert_array_equal(persistence_bars(X), bars)
-        np.testing.assert_allclose(persistence_bars(torch.tensor(X)), bars, rtol=1e-6, atol=0)
-        for points in (single, torch.tensor(single)):
-            found = persistence_bars(points)
-            assert found.dtype == points.dtype
-            np.testing.assert_allclose(found, exact, rtol=2e-6, atol=0)
-        by_rows(monkeypatch)
+    for route in ROUTES:
+        with small_blocks(**route):
+            np.testing.assert_array_equal(persistence_bars(X), bars)
+            np.testing.assert_allclose(persistence_bars(torch.tensor(X)), bars, rtol=1e-6, atol=0)
+            for points in (single, torch.tensor(single)):
+                found = persistence_bars(points)
+                assert found.dtype == points.dtype
+                np.testing.assert_allclose(found, exact, rtol=2e-6, atol=0)
 
 
 @SETTINGS
@@ -183,12 +183,10 @@ def test_no_bars_have_no_entropy_and_no_gradient():
 @pytest.mark.parametrize(
     "X", [[1.0, 2.0], [[], []], [[math.nan], [0.0], [1.0]], [[math.inf], [3.0], [-math.inf], [0.0]]]
 )
-def test_bad_points_are_refused_on_both_routes(X, monkeypatch):
-    for _ in range(2):
-        for kind in (np.array, torch.tensor):
-            with pytest.raises(ValueError, match="X"):
-                persistence_bars(kind(X))
-        by_rows(monkeypatch)
+def test_bad_points_are_refused_on_both_routes(X):
+    for route, kind in itertools.product(ROUTES, (np.array, torch.tensor)):
+        with small_blocks(**route), pytest.raises(ValueError, match="X"):
+            persistence_bars(kind(X))
 
 
 @pytest.mark.parametrize("function", [select_bars, persistent_entropy])

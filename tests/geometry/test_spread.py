@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.geometry import _spread as module
 from isoadapt.geometry._spread import DEAD, dead_dimensions, log_partition
 from isoadapt.metrics import partition_dispersion, partition_isotropy
 from tests.geometry.examples import cloud
+from tests.small_blocks import small_blocks
 
 
 def axes_of(X):
@@ -58,11 +58,11 @@ def test_nothing_overflows(scale):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 40])
-def test_chunks_do_not_matter(monkeypatch, chunk):
+def test_chunks_do_not_matter(chunk):
     X = torch.tensor(cloud(40, 6))
     whole = log_partition(X)
-    monkeypatch.setattr(module, "_CHUNK", chunk)
-    torch.testing.assert_close(log_partition(X), whole, rtol=1e-12, atol=0)
+    with small_blocks(partition=chunk):
+        torch.testing.assert_close(log_partition(X), whole, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])

@@ -26,7 +26,6 @@ VARIANTS = {
     "default": {},
     "frozen": {"head": HEAD},
     "joint": {"head": HEAD, "head_training": "joint"},
-    "exact": {"solver": "exact"},
     "pca": {"method": "pca", "n_components": 2, "head": "logistic"},
     "ridge": {"head": "ridge"},
     "unsupervised": {"head": None},
@@ -42,8 +41,7 @@ def edit_json(file, **entries):
 def make(name, variant="default"):
     """An adapter, not fitted; None where the class does not know the variant."""
     cls = getattr(adapters, name)
-    settings = VARIANTS[variant] | {"random_state": 0, "zeta": 0.0}
-    settings |= {} if variant == "exact" else {"max_epochs": 2}
+    settings = VARIANTS[variant] | {"random_state": 0, "zeta": 0.0, "max_epochs": 2}
     known = set(cls._get_param_names())
     if not set(VARIANTS[variant]) <= known:
         return None

@@ -16,7 +16,15 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from isoadapt import CosRegAdapter, IsoBN, IsotropyLayer, IStarAdapter, LinearHead, Whitening
+from isoadapt import (
+    CosRegAdapter,
+    ExactIsotropyLayer,
+    IsoBN,
+    IsotropyLayer,
+    IStarAdapter,
+    LinearHead,
+    Whitening,
+)
 from isoadapt.metrics import isoscore, neighbour_overlap, similarity_correlation
 from isoadapt.model_selection import Comparison, Outliers, Search, Similarity, compare_adapters
 from isoadapt.model_selection._compare._data import Data
@@ -211,7 +219,7 @@ class TestControls:
     def test_each_kind_of_training_has_its_own(self):
         epochs = {"max_epochs": 1}
         adapters = [kind(**epochs) for kind in (IsotropyLayer, IStarAdapter, CosRegAdapter)]
-        adapters += [IsotropyLayer(solver="exact"), IsotropyLayer(max_epochs=2)]
+        adapters += [ExactIsotropyLayer(), IsotropyLayer(max_epochs=2)]
         methods = make_methods(adapters, HEAD, "classify")
         layer = "same layer, no penalty"
         raw, exact = "same layer in raw coordinates, no penalty", "exact layer, no penalty"
@@ -294,8 +302,8 @@ class TestAdapters:
             {each.name for each in make_methods(kind, "logistic", "classify")}
             for kind in ("fast", "all")
         )
-        assert {"LogitPreservingWhitening", "IsotropyLayer, exact"} <= fast < every
-        assert "IsotropyLayer, minibatch" in every - fast
+        assert {"LogitPreservingWhitening", "ExactIsotropyLayer"} <= fast < every
+        assert "IsotropyLayer" in every - fast
 
     def test_names_and_estimators(self):
         some = ["whitening", PCA(5), Whitening(), Whitening()]

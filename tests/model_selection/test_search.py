@@ -19,6 +19,7 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 
 from isoadapt import (
     CosRegAdapter,
+    ExactIsotropyLayer,
     IsotropyLayer,
     IStarAdapter,
     LinearHead,
@@ -246,14 +247,14 @@ class TestWhatCannotBeTrainedTogether:
         [
             (Whitening(head="logistic"), {"strength": [0.5, 1.0]}, 4),
             (
-                IsotropyLayer(HEAD, random_state=0),
-                [{"alpha": [0.5, 1.0], "max_epochs": [1]}, {"solver": ["exact"]}],
+                Pipeline([("layer", IsotropyLayer(HEAD, max_epochs=1, random_state=0))]),
+                [{"layer__alpha": [0.5, 1.0]}, {"layer": [ExactIsotropyLayer(HEAD)]}],
                 2,
             ),
         ],
     )
     def test_is_done_one_by_one_and_said(self, adapter, grid, alone):
-        with pytest.warns(UserWarning, match=f"{alone} of [46] fits .*(Whitening|exact)"):
+        with pytest.warns(UserWarning, match=f"{alone} of [46] fits .*(Whitening|Exact)"):
             agree(adapter, grid, X, Y, cv=2, alone=[alone])
 
     @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ not depend on the scale. So L-BFGS only searches the map to these coordinates, a
 directions are whitened in closed form.
 """
 
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
 from isoadapt.adapters._engine._loop import one_thread, task_loss
@@ -33,9 +35,9 @@ class _Objective(NamedTuple):
 
     def __call__(self, flat: Floats) -> tuple[float, Floats]:
         """Return the loss of a flattened map to the row space, and its flattened gradient."""
-        block = torch.tensor(flat).view_as(self.start).requires_grad_()
+        block = self.start.new_tensor(flat).view_as(self.start).requires_grad_()
         loss = self.loss(block)
-        return float(loss.detach()), torch.autograd.grad(loss, block)[0].numpy().ravel()
+        return float(loss.detach()), torch.autograd.grad(loss, block)[0].cpu().numpy().ravel()
 
     def loss(self, block: Tensor) -> Tensor:
         """Return task loss plus weighted 1 - IsoScore plus ridge."""
@@ -57,37 +59,50 @@ class _Objective(NamedTuple):
         return self.weight / (d - 1) * (rank - ratio).where(square > 0, 0.0)
 
 
-def solve_exact(problem: Problem, weight: float, ridge: float) -> tuple[Affine, list[float]]:
-    """Return the linear layer that minimises the joint loss, and the losses on the way."""
+def solve_exact(
+    problem: Problem, weight: float, ridge: float, device: torch.device, tick: Callable[[], Any]
+) -> tuple[Affine, list[float]]:
+    """Return the linear layer that minimises the joint loss, and the losses of the iterations."""
     out, rank, d = problem.coordinates.out, problem.coordinates.n_read, len(problem.moments)
     inside, outside = out[:, :rank], out[:, rank:]
     inner, losses = Affine(np.zeros((0, d)), np.zeros(0)), list[float]()
     if head := problem.inner_head():
-        inner, losses = _solve_row_space(problem, head, weight, ridge)
+        inner, losses = _solve_row_space(problem, head, weight, ridge, device, tick)
     if not weight:
         return Affine(inside @ inner.matrix + outside @ outside.T, inside @ inner.offset), losses
     return whiten_complement(problem.moments, inner, inside, outside)[0], losses
 
 
 def _solve_row_space(
-    problem: Problem, inner: LinearHead, weight: float, ridge: float
+    problem: Problem,
+    inner: LinearHead,
+    weight: float,
+    ridge: float,
+    device: torch.device,
+    tick: Callable[[], Any],
 ) -> tuple[Affine, list[float]]:
     """Return the map to the coordinates in the row space, and the losses."""
     coordinates, into = problem.coordinates, problem.coordinates.into
     rank = coordinates.n_read
     start = np.column_stack([coordinates.start.matrix[:rank], coordinates.start.offset[:rank]])
+    tensor = partial(torch.tensor, device=device)
     weighted = problem.sample.weights is not None
     objective = _Objective(
-        torch.tensor(problem.inputs()),
-        torch.tensor(cast(NDArray, problem.scaled_targets)),
-        torch.tensor(inner.coef_[:, :rank]),
-        torch.tensor(inner.intercept_),
-        torch.tensor(start),
-        torch.tensor(into.matrix @ problem.moments.covariance().numpy() @ into.matrix.T),
+        tensor(problem.inputs()),
+        tensor(cast(NDArray, problem.scaled_targets)),
+        tensor(inner.coef_[:, :rank]),
+        tensor(inner.intercept_),
+        tensor(start),
+        tensor(into.matrix @ problem.moments.covariance().numpy() @ into.matrix.T),
         weight,
         ridge,
-        torch.tensor(problem.row_weights()) if weighted else None,
+        tensor(problem.row_weights()) if weighted else None,
     )
+
+    def note(intermediate_result: OptimizeResult) -> None:
+        losses.append(float(intermediate_result.fun))
+        tick()
+
     with one_thread():
         losses = [objective(start.ravel())[0]]
         result = minimize(
@@ -95,7 +110,7 @@ def _solve_row_space(
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
-            callback=lambda intermediate_result: losses.append(float(intermediate_result.fun)),
+            callback=note,
             options={"maxiter": 500, "maxcor": 20},
         )
     block = coordinates.scale * result.x.reshape(start.shape)

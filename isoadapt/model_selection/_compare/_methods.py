@@ -10,10 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 
-from isoadapt import IsotropyLayer, LinearHead, TeacherReadout
+from isoadapt import ExactIsotropyLayer, FlowAdapter, IsotropyLayer, LinearHead, TeacherReadout
 from isoadapt._utils.containers import comparable
 from isoadapt._utils.messages import choices
-from isoadapt.adapters import FlowAdapter
 from isoadapt.adapters._heads import fit_head, needs_fit
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES, VARIANTS, installed_variants
@@ -171,11 +170,11 @@ def _control(estimator: Any, name: str, known: list[ComparedMethod]) -> Compared
     for method in known:
         if method.kind == CONTROL and comparable(method.estimator) == comparable(template):
             return method
-    trained = "same flow" if isinstance(adapter, FlowAdapter) else "same layer"
-    if getattr(adapter, "solver", None) == "exact":
-        trained = "exact layer"
-    elif getattr(adapter, "coordinates", None) == "raw":
-        trained = "same layer in raw coordinates"
+    trained = "exact layer" if isinstance(adapter, ExactIsotropyLayer) else "same layer"
+    if isinstance(adapter, FlowAdapter):
+        trained = "same flow"
+    elif adapter.coordinates == "raw":
+        trained += " in raw coordinates"
     title = f"{trained}, no penalty"
     taken = title in {method.name for method in known}
     return ComparedMethod(f"{title}, as {name}" if taken else title, template, CONTROL)
@@ -183,7 +182,7 @@ def _control(estimator: Any, name: str, known: list[ComparedMethod]) -> Compared
 
 def _without_penalty(adapter: Any) -> Any:
     """Return the same adapter without its penalty, or None for one that is not trained by one."""
-    if isinstance(adapter, FlowAdapter):
+    if isinstance(adapter, FlowAdapter | ExactIsotropyLayer):
         return None if adapter.alpha is None else clone(adapter).set_params(alpha=1.0)
     if not isinstance(adapter, PenalisedAdapter):
         return None

@@ -200,9 +200,9 @@ def _reason_alone(estimator: Any) -> str | None:
     adapter = _adapter(estimator)
     if isinstance(adapter, AdaptedEncoder):
         return "this AdaptedEncoder encodes the texts in every fit; give its encoders a cache"
-    if not isinstance(adapter, PenalisedAdapter):
-        return f"{type(adapter).__name__} cannot be trained together with other candidates"
-    return "solver='exact' does not train in mini-batches" if adapter._batch_key() is None else None
+    if isinstance(adapter, PenalisedAdapter):
+        return None
+    return f"{type(adapter).__name__} cannot be trained together with other candidates"
 
 
 def _group_key(estimator: Any) -> Hashable:

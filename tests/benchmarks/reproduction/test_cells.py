@@ -69,7 +69,7 @@ def test_a_pass_gives_the_library_s_embeddings_and_layers(model):
     np.testing.assert_allclose(
         found.embeddings, TransformerEncoder(live).transform(texts), atol=1e-5
     )
-    theirs = layer_report(TransformerEncoder(live), texts)[1:]
+    theirs = layer_report(TransformerEncoder(live), texts)[1:].itertuples()
     for layer, own in zip(theirs, found.layers, strict=True):
         assert own.count == layer.n_tokens
         assert isoscore(own) == pytest.approx(layer.isoscore, rel=1e-5)
