@@ -11,10 +11,9 @@ from sklearn.pipeline import Pipeline
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
 from isoadapt.cli._options import Console, Source, read_matrix, read_texts, recorded_model
+from isoadapt.interop._exact import Exact
 from isoadapt.interop._folder import read_folder
 from isoadapt.interop._pipeline import take_apart
-from isoadapt.interop._reference import check_vectors
-from isoadapt.interop._sentence_transformer import export_encoder
 
 
 def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
@@ -28,11 +27,11 @@ def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
     else:
         source = recorded_model(rows.model, base_model)
         texts, _ = read_texts(rows._replace(model=str(source)), with_labels=False)
-        encoder = export_encoder(parts, source)
+        encoder = parts.encoder_of(source)
         length = {} if rows.max_length is None else {"max_length": rows.max_length}
         encoder.set_params(device="auto", verbose=console.verbose, **length)
         if parts.recorded is not None:
-            check_vectors(parts.recorded, "its record", encoder)
+            Exact.of(encoder).check(parts.recorded, "its record")
         X = encoder.transform(texts)
     adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:

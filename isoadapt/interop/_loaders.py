@@ -13,13 +13,12 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._folder import read_json, read_object
 from isoadapt.encoders._loading import use_options
 from isoadapt.encoders._models import quiet
+from isoadapt.interop._exact import Exact
 from isoadapt.interop._reference import (
     ENCODER,
     Check,
     Outputs,
     Reference,
-    check_vectors,
-    precise,
     refuse_if_wrong,
     write_reference,
 )
@@ -91,9 +90,9 @@ def _load(
     """Return the outputs of the batches through the loader or graph `name`, and the settings."""
     if name == ENCODER:
         names = ("model", "pooling", "layer", "max_length")
-        encoder = precise(TransformerEncoder(**{key: reference.settings[key] for key in names}))
-        check_vectors(reference, "its record", encoder)
-        return {"vectors": [encoder.transform(reference.texts)]}, reference.settings
+        exact = Exact.of(TransformerEncoder(**{key: reference.settings[key] for key in names}))
+        exact.check(reference, "its record")
+        return {"vectors": [exact.vectors(reference.texts)]}, reference.settings
     load = {SENTENCES: _sentence_vectors, CLASSIFIER: _logits}.get(name, _graph_outputs)
     outputs, length = load(folder / name, reference, code)
     limited = reference.settings["max_length"] is not None

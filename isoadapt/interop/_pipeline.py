@@ -1,5 +1,6 @@
 """The parts of a model to save, merge or export: encoder, adapters and final linear model."""
 
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from sklearn.pipeline import Pipeline
@@ -41,6 +42,17 @@ class Parts(NamedTuple):
     def trust_remote_code(self) -> bool:
         """Whether the encoder may run code that comes with a checkpoint."""
         return self.encoder is not None and self.encoder[1].trust_remote_code
+
+    def encoder_of(self, folder: Path) -> TransformerEncoder:
+        """Return an encoder of a checkpoint, set as that whose vectors the adapters read."""
+        known = {} if self.recorded is None else self.recorded.settings
+        if self.encoder is not None:
+            known = self.encoder[1].get_params()
+        settings = {
+            name: known[name] for name in ("pooling", "layer", "max_length") if name in known
+        }
+        code = self.trust_remote_code  # which no record can say
+        return TransformerEncoder(folder, device="cpu", trust_remote_code=code, **settings)
 
     def steps(self) -> list[tuple[str, Any]]:
         """Return all steps."""
