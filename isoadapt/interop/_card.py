@@ -13,8 +13,8 @@ from typing import Any
 
 from isoadapt.interop._pipeline import Parts
 from isoadapt.interop._reference import Check, Reference
-from isoadapt.interop._sentence_files import Module
 from isoadapt.interop._served import Served
+from isoadapt.interop._written import Module
 
 _TEMPLATES = Path(__file__).parent / "cards"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")

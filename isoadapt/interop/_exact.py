@@ -42,7 +42,7 @@ class Exact:
     def truncated(self, max_length: int | None) -> "Exact":
         """Return the same encoder with another maximum length."""
         opened = replace(self.opened, max_length=max_length)
-        return Exact(opened, self.settings | {"max_length": _length(opened)})
+        return Exact(opened, self.settings | {"max_length": opened.length()})
 
     @own_state(models=True)
     def vectors(self, texts: list[str]) -> Floats:
@@ -93,7 +93,7 @@ class Exact:
 
 def _settings(encoder: TransformerEncoder, opened: Opened) -> dict[str, Any]:
     """Return the settings by which another encoder of the same checkpoint gives its vectors."""
-    pooling = opened.pooling
+    pooling, length = opened.pooling, opened.length()
     setting: Any = pooling.modes[0]
     named = setting in OF_STATES and pooling == Pooling((setting,), layers=pooling.layers)
     if several_layers(encoder.pooling):
@@ -103,15 +103,9 @@ def _settings(encoder: TransformerEncoder, opened: Opened) -> dict[str, Any]:
     return {
         "pooling": setting,
         "layer": int(opened.backbone.hidden_state(encoder.layer)),
-        "max_length": _length(opened),
+        "max_length": length and int(length),
         "dtype": str(opened.backbone.model.dtype).removeprefix("torch."),
     }
-
-
-def _length(opened: Opened) -> int | None:
-    """Return the number of tokens that texts are truncated to, for JSON."""
-    length = opened.length()
-    return length and int(length)
 
 
 def probe_texts(tokenizer: Any, max_length: int | None) -> list[str]:

@@ -10,10 +10,9 @@ from isoadapt._utils.state import own_state
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT
-from isoadapt.interop._checkpoint import network_of, write_checkpoint
 from isoadapt.interop._loaders import CLASSIFIER, check_written, own_length
-from isoadapt.interop._reference import Reference
 from isoadapt.interop._served import Served, checkpoint, is_unchanged
+from isoadapt.interop._written import write_checkpoint
 
 
 @own_state(models=True)
@@ -122,18 +121,16 @@ def merge_into_checkpoint(
     length, limit = own_length(backbone.tokenizer), backbone.limit
     exact = served.exact.truncated(length and min(length, limit or length))
     reference = replace(served, exact=exact).reference()
-    network = network_of(backbone, logits)
+    network = served.network(logits)
     kept = slice(None) if length == exact.settings["max_length"] else slice(-1)  # not the longest
-    merged = Reference(
-        reference.texts[kept],
-        None,
-        logits(reference.vectors)[kept],
-        reference.adapted(map_).limit,
-        {"max_length": length},
-        [CLASSIFIER],
-        stand_in=reference.stand_in,
+    merged = reference.adapted(map_)._replace(
+        texts=reference.texts[kept],
+        vectors=None,
+        logits=logits(reference.vectors)[kept],
+        settings={"max_length": length},
+        loaders=[CLASSIFIER],
     )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
-        code = write_checkpoint(written, network, served, {}, sentence=True)
+        code = write_checkpoint(written, served, network, {}, sentence=True)
         check_written(written, merged, code)
     return target

@@ -19,11 +19,10 @@ from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._texts import Texts
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
-from isoadapt.interop._checkpoint import as_linear
 from isoadapt.interop._graph import export_graph
 from isoadapt.interop._loaders import LOGITS, VECTORS, check_written
-from isoadapt.interop._sentence_files import write_json
-from isoadapt.interop._served import Served
+from isoadapt.interop._served import Served, as_linear
+from isoadapt.interop._written import write_json
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _GRAPH = "an ONNX model"  # kind of the folder's content
@@ -147,27 +146,26 @@ def _logits(served: Served) -> tuple[Affine | None, Any]:
     opened, head = served.opened, served.parts.last_head()
     config = copy.deepcopy(opened.backbone.model.config)
     if head is not None:
-        head = _in_order(head, served, config)
-        return Affine(head.coef_, head.intercept_).after(served.parts.read_by_head()), config
+        return _outputs(head, served, config).after(served.parts.read_by_head()), config
     if opened.backbone.head is None or not opened.pooling.begins_with_head_input:
         return None, config
-    _in_order(served.head, served, config)
+    _outputs(served.head, served, config)
     return served.own_logits(opened.width), config
 
 
-def _in_order(head: LinearHead, served: Served, config: Any) -> LinearHead:
-    """Return a head in the order of the labels of `config`, which is changed if it has others."""
+def _outputs(head: LinearHead, served: Served, config: Any) -> Affine:
+    """Return a head's outputs in the order of the labels of `config`, which gets other ones."""
     kind = "multi_label" if head.multi_label_ else "single_label"
     config.problem_type = "regression" if head.classes_ is None else f"{kind}_classification"
     try:
         if served.opened.backbone.head is not None:
-            return served.reordered(head)
+            return served.outputs(head)
     except ValueError:  # the head was fitted to other labels than the checkpoint's
         pass
     labels = range(len(head.coef_)) if head.classes_ is None else head.classes_.tolist()
     config.id2label = {number: str(label) for number, label in enumerate(labels)}
     config.label2id = {label: number for number, label in config.id2label.items()}
-    return head
+    return Affine(head.coef_, head.intercept_)
 
 
 class _Readout(nn.Module):

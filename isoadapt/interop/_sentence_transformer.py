@@ -5,14 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from torch import nn
 
 from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.state import own_state
-from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats
 from isoadapt.encoders._classifier_head import head_path
 from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._kinds import encoder_class
@@ -20,18 +17,11 @@ from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import HEAD_INPUT, Normalize
 from isoadapt.encoders._sentence import MODEL_FILE
-from isoadapt.encoders._texts import Texts
 from isoadapt.interop._card import sentence_card
-from isoadapt.interop._checkpoint import as_linear, network_of, write_checkpoint
 from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
-from isoadapt.interop._reference import SERVE, Reference
-from isoadapt.interop._sentence_files import (
-    Module,
-    pooling_modules,
-    write_modules,
-    write_settings,
-)
-from isoadapt.interop._served import Served, is_unchanged
+from isoadapt.interop._reference import SERVE
+from isoadapt.interop._served import Served, as_linear
+from isoadapt.interop._written import Module, pooling_modules, write_checkpoint, write_modules
 
 
 @own_state(models=True)
@@ -160,17 +150,15 @@ def write_sentence_folder(
             f"with pooling=[('cls', -1), ('mean', -1)] and without a head, or {SERVE}"
         )
     source = served.reference()
-    modules = _modules(opened, served.map_, normalize)
-    network, logits, kept = _network(served, source)
-    loaders = [SENTENCES] if logits is None else [SENTENCES, CLASSIFIER]
-    reference = source.adapted(served.map_, normalize)
-    reference = reference._replace(logits=logits, loaders=loaders, padded=True)
-    tokenizer = opened.backbone.tokenizer
+    network, logits, kept = served.classifier(source)
+    modules = _modules(opened, as_linear(served.map_), normalize)
     changes = _padding(opened, network.config)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
-        code = write_checkpoint(written, network, served, changes)
-        write_settings(written, opened.length(), read_object(folder / MODEL_FILE), tokenizer)
-        write_modules(written, modules)
+        code = write_checkpoint(written, served, network, changes)
+        write_modules(written, modules, opened, read_object(folder / MODEL_FILE))
+        loaders = [SENTENCES] if logits is None else [SENTENCES, CLASSIFIER]
+        reference = source.adapted(served.map_, normalize)
+        reference = reference._replace(logits=logits, loaders=loaders, padded=True)
         check = check_written(written, reference, code)
         card = sentence_card(served, target.name, reference, modules, check, kept, code)
         (written / "README.md").write_text(card, "utf-8")
@@ -184,23 +172,7 @@ def computes(model: Opened) -> bool:
     return pooling.is_head_input or apart
 
 
-def _network(served: Served, reference: Reference) -> tuple[Any, Floats | None, bool]:
-    """Return the network, its logits of texts (n, C), and whether they are the checkpoint's."""
-    opened, vectors, head = served.opened, reference.vectors, served.parts.last_head()
-    backbone = opened.backbone
-    if backbone.head is None:
-        return network_of(backbone), None, True
-    logits = served.own_logits(backbone.head.in_features)
-    if not opened.pooling.is_head_input:  # the classifier reads other vectors than the adapters
-        pooling = backbone.pooling(HEAD_INPUT)
-        reader = replace(opened, pooling=pooling, max_length=opened.length())
-        vectors = reader.encode(Texts(reference.texts)).astype(np.float64)
-    elif head is not None and not is_unchanged(new := served.logits(head), logits):
-        return network_of(backbone, new), new(vectors), False
-    return network_of(backbone), logits(vectors), True
-
-
-def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
+def _modules(model: Opened, adapter: nn.Linear, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
     backbone, pooling = model.backbone, model.pooling
     width, config = backbone.hidden_size, backbone.model.config
@@ -211,7 +183,7 @@ def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
             raise ValueError("the decoder follows the encoder")
         if pooling.is_head_input:
             pooling, width = head_path(backbone)
-        adapt = nn.Identity(), as_linear(map_), nn.Identity(), *[Normalize()] * normalize
+        adapt = nn.Identity(), adapter, nn.Identity(), *[Normalize()] * normalize
         return list(pooling_modules(replace(pooling, steps=(*pooling.steps, *adapt)), width))
     except ValueError as error:
         raise ValueError(

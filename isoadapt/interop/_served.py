@@ -1,24 +1,29 @@
 """An encoder with the adapters and the head that read its vectors, opened once for an export."""
 
+import copy
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
+from torch import nn
 
 from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine
+from isoadapt.adapters._maps import Floats
+from isoadapt.encoders._backbone import eval_copy
 from isoadapt.encoders._class_labels import class_labels
-from isoadapt.encoders._classifier_head import read_head
+from isoadapt.encoders._classifier_head import applies_sigmoid, read_head
 from isoadapt.encoders._folder import transformer_folder
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import HEAD_INPUT
 from isoadapt.heads import LinearHead
 from isoadapt.interop._exact import Exact
 from isoadapt.interop._pipeline import Parts, take_apart
-from isoadapt.interop._reference import Reference
+from isoadapt.interop._reference import SERVE, Reference
 
 _SAME = 1e-7  # relative difference of logits up to which they are the same
 
@@ -40,20 +45,16 @@ class Served:
         """Open the checkpoint behind which adapters are exported, or else their own encoder."""
         parts = take_apart(model)
         map_ = parts.affine()
-        if folder is None and parts.encoder is None:
+        if folder is not None:
+            source = checkpoint(folder)
+            known = pooling != "auto" or parts.encoder is not None or parts.recorded is not None
+            return cls(parts, map_, Exact.of(parts.encoder_of(source, pooling)), source, not known)
+        if parts.encoder is None:
             raise ValueError(
                 "model begins with an adapter, but the graph needs the encoder too: pass a fitted "
                 "AdaptedEncoder, or make_pipeline(encoder, adapter)"
             )
-        if folder is None:
-            return cls(parts, map_, Exact.of(cast(Any, parts.encoder)[1]), None, False)
-        source = checkpoint(folder)
-        encoder = parts.encoder_of(source)
-        if pooling != "auto":
-            layer = -1 if pooling == HEAD_INPUT else encoder.layer
-            encoder.set_params(pooling=pooling, layer=layer)
-        known = pooling != "auto" or parts.encoder is not None or parts.recorded is not None
-        return cls(parts, map_, Exact.of(encoder), source, not known)
+        return cls(parts, map_, Exact.of(parts.encoder[1]), None, False)
 
     @property
     def opened(self) -> Opened:
@@ -115,46 +116,78 @@ class Served:
 
     def logits(self, head: LinearHead) -> Affine:
         """Return the map from the encoder's vectors to logits of a head behind the adapters."""
-        head, read = self.reordered(head), self.parts.read_by_head()
+        outputs, read = self.outputs(head), self.parts.read_by_head()
         if read.n_features_out != head.n_features_in_:
             raise ValueError(
                 f"the adapter maps {read.matrix.shape[1]} features to {read.n_features_out}, but "
                 f"the head takes {head.n_features_in_}: fit the adapter to the input of the "
                 "checkpoint's head, and with a head of its own if it reduces the width"
             )
-        return Affine(head.coef_, head.intercept_).after(read)
+        return outputs.after(read)
 
     def own_logits(self, width: int) -> Affine:
         """Return the checkpoint's logits as a map of vectors that begin with the head's input."""
-        head, d = self.reordered(self.head), self.head.n_features_in_
-        return Affine(head.coef_, head.intercept_).after(Affine(np.eye(d, width), np.zeros(d)))
+        outputs, d = self.outputs(self.head), self.head.n_features_in_
+        return outputs.after(Affine(np.eye(d, width), np.zeros(d)))
 
-    def reordered(self, head: LinearHead) -> LinearHead:
-        """Return a head without classes whose outputs are in the order of the labels' ids."""
-        own, config = self.head, self.opened.backbone.model.config
-        kinds = {
-            (each.classes_ is None, each.multi_label_, len(each.coef_)) for each in (head, own)
-        }
+    def outputs(self, head: LinearHead) -> Affine:
+        """Return the outputs of a head, in the order of the checkpoint's labels, as a map."""
+        heads, config = (head, self.head), self.opened.backbone.model.config
+        kinds = {(each.classes_ is None, each.multi_label_, len(each.coef_)) for each in heads}
         if head.classes_ is None and len(kinds) == 1:
-            return head
-        given, kept = (_by_id(each, config) for each in (head, own))
-        if len(kinds) == 2 or given is None or kept is None:
+            return Affine(head.coef_, head.intercept_)
+        given, own = (_by_id(each, config) for each in heads)
+        if len(kinds) == 2 or given is None or own is None:
             raise ValueError(
-                f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must predict the "
-                "same classes, or as many values. Fit the adapter with the checkpoint's head or "
-                "without one"
+                f"the adapter's head is {head!r}, the checkpoint's {self.head!r}: both must "
+                "predict the same classes, or as many values. Fit the adapter with the "
+                "checkpoint's head or without one"
             )
-        same = given.coef_.shape == kept.coef_.shape
-        if not same or not np.allclose(given.coef_, kept.coef_, rtol=1e-3, atol=1e-6):
+        same = given.matrix.shape == own.matrix.shape
+        if not same or not np.allclose(given.matrix, own.matrix, rtol=1e-3, atol=1e-6):
             warn(
                 "the adapter's head is not the checkpoint's, so that labels can differ from the "
                 "checkpoint's; LogitPreservingWhitening, fitted with the checkpoint's head "
                 "(load_checkpoint(model)[1], or isoadapt fit --model), keeps them"
             )
-        if config.num_labels < len(given.coef_):
-            coef, intercept = given.coef_, given.intercept_
-            return LinearHead(coef[1:] - coef[:1], intercept[1:] - intercept[:1])
+        if config.num_labels < given.n_features_out:  # one output is the difference of two
+            return Affine(*(values[1:] - values[:1] for values in given))
         return given
+
+    def classifier(self, reference: Reference) -> tuple[Any, Floats | None, bool]:
+        """Return the network, its logits of texts (n, C), and whether they are the checkpoint's."""
+        opened, vectors, head = self.opened, reference.vectors, self.parts.last_head()
+        backbone = opened.backbone
+        if backbone.head is None:
+            return self.network(), None, True
+        logits = self.own_logits(backbone.head.in_features)
+        if not opened.pooling.is_head_input:  # the classifier reads other vectors than the adapters
+            pooling = backbone.pooling(HEAD_INPUT)
+            reader = replace(opened, pooling=pooling, max_length=opened.length())
+            vectors = Exact(reader, {}).vectors(reference.texts)
+        elif head is not None and not is_unchanged(new := self.logits(head), logits):
+            return self.network(new), new(vectors), False
+        return self.network(), logits(vectors), True
+
+    def network(self, logits: Affine | None = None) -> Any:
+        """Return a shallow copy of the model, with the logits of a map of its head's input."""
+        backbone, replaced = self.opened.backbone, dict[nn.Module, nn.Module]()
+        if logits is not None:
+            old, new = cast(nn.Linear, backbone.head), as_linear(logits)
+            if old.bias is None and not np.allclose(logits.offset, 0):
+                raise ValueError(
+                    f"the head of {type(backbone.model).__name__} has no bias, but this adapter "
+                    f"needs one (largest entry {np.abs(logits.offset).max():.3g}): export an "
+                    "adapter that leaves the logits as they are, such as "
+                    f"LogitPreservingWhitening; or {SERVE}"
+                )
+            new.bias = None if old.bias is None else new.bias
+            replaced[old] = new
+        network = eval_copy(backbone.model, replaced)
+        config = network.config = copy.deepcopy(network.config)  # save_pretrained changes it
+        if config.num_labels == 1 and applies_sigmoid(backbone):
+            config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+        return network
 
 
 def checkpoint(folder: Any) -> Path:
@@ -180,11 +213,20 @@ def is_unchanged(logits: Affine, own: Affine) -> bool:
     return bool(max(differences) <= _SAME * max(np.abs(each).max() for each in own))
 
 
-def _by_id(head: LinearHead, config: Any) -> LinearHead | None:
+def as_linear(map_: Affine) -> nn.Linear:
+    """Return an affine map as a layer in float32."""
+    layer = nn.Linear(map_.matrix.shape[1], map_.n_features_out, device="meta")
+    for name, values in (("weight", map_.matrix), ("bias", map_.offset)):
+        tensor = torch.tensor(values, dtype=torch.float32)
+        setattr(layer, name, nn.Parameter(tensor, requires_grad=False))
+    return layer
+
+
+def _by_id(head: LinearHead, config: Any) -> Affine | None:
     """Return a classifier's outputs in the order of the checkpoint's ids, if it has its labels."""
     classes = [] if head.classes_ is None else head.classes_.tolist()
     labels = class_labels(config, len(classes), classes)
     if not classes or {*labels} != {*classes}:
         return None
     order = [classes.index(label) for label in labels]
-    return LinearHead(head.coef_[order], head.intercept_[order])
+    return Affine(head.coef_[order], head.intercept_[order])
