@@ -57,7 +57,7 @@ class Exact:
         vectors = self.vectors(texts)
         return Reference(texts, vectors, None, limit, self.settings, [ENCODER], stand_in=empty)
 
-    def is_model_of(self, other: "Exact") -> bool:
+    def is_same(self, other: "Exact") -> bool:
         """Return whether both have one model and pooling, so that their vectors are the same."""
         pooled = [(each.settings["pooling"], each.settings["layer"]) for each in (self, other)]
         return self.opened.backbone is other.opened.backbone and pooled[0] == pooled[1]

@@ -1,4 +1,4 @@
-"""The form of an export: a folder without code if one can compute the vectors, else a graph."""
+"""The form of an export: a folder for sentence-transformers, or a graph of other vectors."""
 
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,20 @@ def export(
     model_folder: Path,
     out_folder: Path,
     *,
-    pooling: str = "auto",
-    onnx: bool = False,
-    normalize: bool = False,
-    overwrite: bool = False,
+    pooling: str,
+    onnx: bool,
+    normalize: bool,
+    overwrite: bool,
 ) -> tuple[Served, bool]:
-    """Write adapters behind a checkpoint; return what was written, and whether it is a graph.
+    """Write adapters behind a checkpoint; return what was written, and whether as a graph.
 
-    It is the folder of sentence-transformers unless `onnx` asks for a graph, or the vectors do.
+    A graph is written if it is asked for, or if sentence-transformers cannot compute the vectors.
     """
     served = Served.of(adapter, model_folder, pooling)
     graph = onnx or not computes(served.opened)
+    options = {"normalize": normalize, "overwrite": overwrite}
     if graph:
-        file = out_folder / "model.onnx"
-        write_graph(served, file, normalize=normalize, overwrite=overwrite)
+        write_graph(served, out_folder / "model.onnx", **options)
     else:
-        write_sentence_folder(served, out_folder, normalize=normalize, overwrite=overwrite)
+        write_sentence_folder(served, out_folder, **options)
     return served, graph

@@ -62,7 +62,7 @@ class Served:
         return self.exact.opened
 
     def reference(self) -> Reference:
-        """Return what the encoder gives for a few texts; raise unless the adapters fit to it."""
+        """Return what the encoder gives for a few texts; raise unless the adapters read that."""
         parts, opened, exact = self.parts, self.opened, self.exact
         width, folder = parts.first().n_features_in_, str(opened.backbone.folder)
         if width != opened.width:
@@ -93,7 +93,7 @@ class Served:
                 f"vectors are those of model_folder ({error}); if its folder was moved, set the "
                 "new one with set_params(model=...) of the encoder, or pass the adapter alone"
             ) from error
-        if not own.is_model_of(self.exact):
+        if not own.is_same(self.exact):
             self.exact.check(own.reference, f"the encoder with {own.opened.backbone.shown}")
 
     def _warn_if_assumed(self) -> None:

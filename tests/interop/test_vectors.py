@@ -77,9 +77,11 @@ class TestPipelines:
     def test_a_folder_that_was_renamed_is_the_same_checkpoint(self, source, tmp_path):
         folder = shutil.copytree(source.folder, tmp_path / "before")
         model = pipeline(TransformerEncoder(folder))
+        saved = save_adapter(model, tmp_path / "saved")
         after = folder.rename(tmp_path / "after")
         with pytest.raises(OSError, match=r"before.*set_params\(model=.*adapter alone"):
             check(model, after)
+        check(load_adapter(saved), after)  # what its vectors were is recorded
         check(make_pipeline(model[0].set_params(model=after), model[1]), after)
 
     def test_settings_that_are_no_other_vectors(self, source, merged):
