@@ -8,6 +8,7 @@ from isoadapt.interop._folder import read_folder
 from isoadapt.interop._loaders import check_loader
 from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._reference import read_reference
+from isoadapt.interop._served import Served
 
 
 def export(
@@ -22,9 +23,8 @@ def export(
 ) -> None:
     """Write an adapter and its encoder as one folder, and print how to load it."""
     adapter, base_model = read_folder(folder)
-    source = recorded_model(model, base_model)
-    options = {"onnx": onnx, "normalize": normalize, "overwrite": overwrite}
-    served, graph = _forms.export(adapter, source, out, pooling=pooling, **options)
+    served = Served.of(adapter, recorded_model(model, base_model), pooling)
+    graph = _forms.export(served, out, onnx=onnx, normalize=normalize, overwrite=overwrite)
     adapted, classifies = served.opened.describe(), served.opened.backbone.head is not None
     lines = [f"Exported: {out}", f"Adapted: {adapted}"]
     if graph and not onnx:
