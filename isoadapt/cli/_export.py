@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-from sklearn.pipeline import Pipeline
-
 from isoadapt.cli._options import Console, recorded_model
-from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.interop import export_onnx, merge_into_checkpoint, to_sentence_transformer
+from isoadapt.interop import _forms, merge_into_checkpoint
 from isoadapt.interop._folder import read_folder
 from isoadapt.interop._loaders import check_loader
 from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._reference import read_reference
-from isoadapt.interop._sentence_transformer import export_encoder, in_last_layer
+from isoadapt.interop._served import Served
 
 
 def export(
@@ -26,32 +23,20 @@ def export(
 ) -> None:
     """Write an adapter and its encoder as one folder, and print how to load it."""
     adapter, base_model = read_folder(folder)
-    source, parts = recorded_model(model, base_model), take_apart(adapter)
-    encoder = export_encoder(parts, source)
-    if pooling != "auto":
-        encoder.set_params(pooling=pooling)
-    whole = Pipeline(parts._replace(encoder=("encoder", encoder)).steps())
-    options = {"normalize": normalize, "overwrite": overwrite}
-    served = in_last_layer(encoder.open())
-    onnx = onnx or not served
-    if onnx:
-        export_onnx(whole, out / "model.onnx", **options)
-    else:
-        given = adapter if pooling == "auto" else whole  # without an encoder, notes say more
-        to_sentence_transformer(given, source, out, **options)
-    adapted = encoder.open().describe()
+    served = Served.of(adapter, recorded_model(model, base_model), pooling)
+    graph = _forms.export(served, out, onnx=onnx, normalize=normalize, overwrite=overwrite)
+    adapted, classifies = served.opened.describe(), served.opened.backbone.head is not None
     lines = [f"Exported: {out}", f"Adapted: {adapted}"]
-    classifies = not onnx and holds_classifier(out.expanduser())
-    if not served:
+    if graph and not onnx:
         lines.append("Form: ONNX, because sentence-transformers computes the last layer only")
-    if onnx:
+    if graph:
         lines.append(f"Use: {out / 'README.md'} shows it, with onnxruntime and tokenizers")
     else:
         lines.append(f"Vectors: sentence_transformers.SentenceTransformer({str(out)!r})")
-    if classifies:
+    if classifies and not graph:
         lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
     figures = {"model": str(out), "adapted": adapted}
-    console.show("\n".join(lines), figures if onnx else figures | {"classifies": classifies})
+    console.show("\n".join(lines), figures if graph else figures | {"classifies": classifies})
 
 
 def check(folder: Path, trust_remote_code: bool, console: Console) -> bool:

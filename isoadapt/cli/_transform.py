@@ -12,10 +12,9 @@ from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
 from isoadapt.cli._options import Console, recorded_model
 from isoadapt.cli._sources import Columns, is_matrix, read_matrix, read_texts
+from isoadapt.interop._exact import Exact
 from isoadapt.interop._folder import read_folder
 from isoadapt.interop._pipeline import take_apart
-from isoadapt.interop._reference import check_vectors
-from isoadapt.interop._sentence_transformer import export_encoder
 
 
 def transform(
@@ -37,11 +36,11 @@ def transform(
     else:
         checkpoint = recorded_model(model, base_model)
         texts = read_texts([source], columns)
-        encoder = export_encoder(parts, checkpoint)
+        encoder = parts.encoder_of(checkpoint)
         length = {} if max_length is None else {"max_length": max_length}
         encoder.set_params(device="auto", verbose=console.verbose, **length)
         if parts.recorded is not None:
-            check_vectors(parts.recorded, "its record", encoder)
+            Exact.of(encoder).check(parts.recorded, "its record")
         X = texts.vectors(encoder)
     adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:

@@ -11,10 +11,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from isoadapt.encoders._opened import Opened
 from isoadapt.interop._pipeline import Parts
 from isoadapt.interop._reference import Check, Reference
-from isoadapt.interop._sentence_files import Module
+from isoadapt.interop._served import Served
+from isoadapt.interop._written import Module
 
 _TEMPLATES = Path(__file__).parent / "cards"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -57,10 +57,8 @@ def model_card(
 
 
 def sentence_card(
-    parts: Parts,
-    base: str | os.PathLike[str],
+    served: Served,
     name: str,
-    model: Opened,
     reference: Reference,
     modules: Sequence[Module],
     check: Check,
@@ -81,19 +79,17 @@ def sentence_card(
     return _filled(
         "sentence.md",
         more_tags="- text-classification\n" if classification else "",
-        base_model=_base_model(os.fspath(base)),
-        base=_short(os.fspath(base)),
+        base=_short(str(served.folder)),
         width=reference.vectors.shape[1],
         modules=" → ".join(["Transformer", *(module.kind for module in modules)]),
         classification=classification,
-        **_exported(parts, shown, model, reference, check, "transformers", "sentence-transformers"),
+        **_exported(served, shown, reference, check, "transformers", "sentence-transformers"),
     )
 
 
 def onnx_card(
-    parts: Parts,
+    served: Served,
     name: str,
-    model: Opened,
     reference: Reference,
     check: Check,
     outputs: str,
@@ -101,16 +97,16 @@ def onnx_card(
 ) -> str:
     """Describe the folder of a graph `name`, with its outputs in words and facts for a server."""
     shown = json.dumps(name)
-    exported = _exported(parts, shown, model, reference, check, "tokenizers", "onnxruntime")
+    exported = _exported(served, shown, reference, check, "tokenizers", "onnxruntime")
     return _filled("onnx.md", outputs=outputs, facts="\n- ".join(facts), **exported)
 
 
 def _exported(
-    parts: Parts, shown: str, model: Opened, reference: Reference, check: Check, *libraries: str
+    served: Served, shown: str, reference: Reference, check: Check, *libraries: str
 ) -> dict[str, Any]:
     """Return what is said of every exported folder, which the libraries load as `shown`."""
     length = reference.settings["max_length"]
-    teacher = parts.first()._needs_teacher
+    teacher = served.parts.first()._needs_teacher
     closing = _filled(
         "closing.md",
         loaders=" and ".join(libraries),
@@ -122,9 +118,9 @@ def _exported(
         versions=_versions(*libraries, "transformers"),
     )
     return {
-        "adapter": _names(parts),
+        "adapter": _names(served.parts),
         "name": shown,
-        "vectors": model.describe(),
+        "vectors": served.opened.describe(),
         "version": reference.version,
         "length": "no limit" if length is None else f"{length} tokens",
         "closing": closing,

@@ -16,13 +16,9 @@ from isoadapt._utils.state import own_state
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._library import LibraryEncoder
 from isoadapt.interop._card import model_card
+from isoadapt.interop._exact import Exact
 from isoadapt.interop._pipeline import RECORD, Parts, take_apart
-from isoadapt.interop._reference import (
-    REFERENCE,
-    encoder_reference,
-    read_reference,
-    write_reference,
-)
+from isoadapt.interop._reference import REFERENCE, read_reference, write_reference
 
 FILE, CARD = "adapter.skops", "README.md"
 
@@ -143,7 +139,7 @@ def save_adapter(
     if isinstance(base_model, TransformerEncoder):
         reference = None
         if not isinstance(base_model.open(), LibraryEncoder):  # without tokens
-            reference = encoder_reference(base_model)
+            reference = Exact.of(base_model).reference
             reference = reference._replace(settings={"model": name, **reference.settings})
     target = check_output_folder(folder, overwrite, content=ADAPTER, name="folder")
     with atomic_folder(target, overwrite, ADAPTER) as written:

@@ -13,13 +13,12 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._folder import fault_in, read_json, read_object
 from isoadapt.encoders._loading import use_options
 from isoadapt.encoders._models import quiet
+from isoadapt.interop._exact import Exact
 from isoadapt.interop._reference import (
     ENCODER,
     Check,
     Outputs,
     Reference,
-    check_vectors,
-    precise,
     refuse_if_wrong,
     write_reference,
 )
@@ -37,10 +36,10 @@ def check_written(folder: Path, reference: Reference, code: bool = False) -> Che
     `code` says whether its code may run. A difference beyond rounding that affects users is an
     error, and any other gives a warning.
     """
-    reference = reference._replace(settings=reference.settings | _settings(folder, reference))
-    checks = [
-        reference.compare(*_load(folder, name, reference, code)) for name in reference.loaders
-    ]
+    settings = _settings(folder, SENTENCES in reference.loaders)
+    reference = reference._replace(settings=reference.settings | settings)
+    loaded = [_load(folder, name, reference, code) for name in reference.loaders]
+    checks = [reference.compare(*each) for each in loaded]
     for check in checks:
         refuse_if_wrong(check)
     differences = {name: value for each in checks for name, value in each.differences.items()}
@@ -60,7 +59,10 @@ def check_loader(folder: Path, name: str, reference: Reference, code: bool) -> C
     """Load a folder in one way, and return how it differs, and what is wrong."""
     try:
         with quiet():
-            check = reference.compare(*_load(folder, name, reference, code))
+            if name == ENCODER:
+                check = reference.compare(_encoder_vectors(reference), reference.settings)
+            else:
+                check = reference.compare(*_load(folder, name, reference, code))
     except ImportError:  # it is not installed
         raise
     except Exception as error:  # whatever damaged files lead to
@@ -71,11 +73,11 @@ def check_loader(folder: Path, name: str, reference: Reference, code: bool) -> C
     return check
 
 
-def _settings(folder: Path, reference: Reference) -> dict[str, Any]:
+def _settings(folder: Path, sentence: bool) -> dict[str, Any]:
     """Return what outputs mean, and what only a CrossEncoder reads, which is not loaded."""
     config = read_object(folder / "config.json")
     found = {key: config.get(key) for key in ("id2label", "problem_type", "sentence_transformers")}
-    patterns = () if SENTENCES in reference.loaders else ("modules.json", "*sentence_*.json")
+    patterns = () if sentence else ("modules.json", "*sentence_*.json")
     files = [file for pattern in patterns for file in sorted(folder.glob(pattern))]
     return found | {file.name: read_json(file) for file in files}
 
@@ -89,15 +91,18 @@ def _load(
     folder: Path, name: str, reference: Reference, code: bool
 ) -> tuple[Outputs, dict[str, Any]]:
     """Return the outputs of the batches through the loader or graph `name`, and the settings."""
-    if name == ENCODER:
-        names = ("model", "pooling", "layer", "max_length")
-        encoder = precise(TransformerEncoder(**{key: reference.settings[key] for key in names}))
-        check_vectors(reference, "its record", encoder)
-        return {"vectors": [encoder.transform(reference.texts)]}, reference.settings
     load = {SENTENCES: _sentence_vectors, CLASSIFIER: _logits}.get(name, _graph_outputs)
     outputs, length = load(folder / name, reference, code)
-    limited = reference.settings["max_length"] is not None
-    return outputs, {"max_length": length if limited else None} | _settings(folder, reference)
+    limited = {"max_length": None if reference.settings["max_length"] is None else length}
+    return outputs, limited | _settings(folder, SENTENCES in reference.loaders)
+
+
+def _encoder_vectors(reference: Reference) -> Outputs:
+    """Compute the vectors of a recorded encoder; raise ValueError if they are others."""
+    names = ("model", "pooling", "layer", "max_length")
+    exact = Exact.of(TransformerEncoder(**{name: reference.settings[name] for name in names}))
+    exact.check(reference, "its record")
+    return {"vectors": [exact.vectors(reference.texts)]}
 
 
 def _sentence_vectors(path: Path, reference: Reference, code: bool) -> tuple[Outputs, int | None]:

@@ -14,7 +14,6 @@ from isoadapt._utils.imports import import_optional
 from isoadapt._utils.state import own_state
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
-from isoadapt.encoders._classifier_head import read_head
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._texts import Texts
@@ -22,10 +21,8 @@ from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
 from isoadapt.interop._graph import export_graph
 from isoadapt.interop._loaders import LOGITS, VECTORS, check_written
-from isoadapt.interop._merge import as_linear, check_source, own_logits, reordered
-from isoadapt.interop._pipeline import Parts, take_apart
-from isoadapt.interop._reference import encoder_reference, precise
-from isoadapt.interop._sentence_files import write_json
+from isoadapt.interop._served import Served, as_linear
+from isoadapt.interop._written import write_json
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _GRAPH = "an ONNX model"  # kind of the folder's content
@@ -99,28 +96,26 @@ def export_onnx(
     >>> from isoadapt.interop import export_onnx
     >>> export_onnx(model, "served/model.onnx")  # doctest: +SKIP
     """
+    return write_graph(Served.of(model), file, normalize=normalize, overwrite=overwrite)
+
+
+def write_graph(
+    served: Served, file: str | os.PathLike[str], *, normalize: bool, overwrite: bool
+) -> Path:
+    """Write a graph and, beside it, what a server needs."""
     for package in _PACKAGES:
         import_optional(package, feature="export_onnx", extra="onnx")
-    parts, target = take_apart(model), Path(file).expanduser()
-    if parts.encoder is None:
-        raise ValueError(
-            "model begins with an adapter, but the graph needs the encoder too: pass a fitted "
-            "AdaptedEncoder, or make_pipeline(encoder, adapter)"
-        )
+    opened, vectors, target = served.opened, served.map_, Path(file).expanduser()
     if target.suffix != ".onnx":
         raise ValueError(f"file={str(file)!r} must end in .onnx, such as 'served/model.onnx'")
     check_output_folder(target.parent, overwrite, content=_GRAPH, name="the folder of file")
-    encoder = precise(parts.encoder[1])
-    opened, source = encoder.open(), encoder_reference(encoder)
-    backbone = opened.backbone
-    if backbone.model.dtype != torch.float32:
+    if opened.backbone.model.dtype != torch.float32:
         raise ValueError(
-            f"the live model is in {backbone.model.dtype}, but a graph is in float32: pass "
+            f"the live model is in {opened.backbone.model.dtype}, but a graph is in float32: pass "
             "(model.float(), tokenizer)"
         )
-    check_source(parts, encoder)
-    vectors, pads = parts.affine(), not opened.equal_lengths
-    logits, config = _logits(parts, opened)
+    source, pads = served.reference(), not opened.equal_lengths
+    logits, config = _logits(served)
     reference = source.adapted(vectors, normalize)._replace(
         logits=logits and logits(source.vectors), loaders=[target.name], padded=pads
     )
@@ -136,42 +131,41 @@ def export_onnx(
         facts = [f"Batches: {'padded' if pads else 'of equal lengths, as padding changes vectors'}"]
         if source.stand_in:
             facts.append(f"Empty texts, which have no tokens: write `{source.stand_in}` instead")
-        if backbone.end_token is not None:
+        if opened.backbone.end_token is not None:
             facts.append("Texts of a batch: with the same number of end tokens, for most just one")
         if logits:
             facts.append("Labels: by id2label and problem_type in config.json")
         shown = ", ".join(names) + (", the former of length 1" if normalize else "")
-        card = onnx_card(parts, target.name, opened, reference, check, shown, facts)
+        card = onnx_card(served, target.name, reference, check, shown, facts)
         (written / "README.md").write_text(card, "utf-8")
     return target
 
 
-def _logits(parts: Parts, opened: Opened) -> tuple[Affine | None, Any]:
+def _logits(served: Served) -> tuple[Affine | None, Any]:
     """Return the map from the encoder's vectors to logits, and the configuration to write."""
-    head, config = parts.last_head(), copy.deepcopy(opened.backbone.model.config)
-    own = None if opened.backbone.head is None else read_head(opened.backbone)
+    opened, head = served.opened, served.parts.last_head()
+    config = copy.deepcopy(opened.backbone.model.config)
     if head is not None:
-        head = _in_order(head, own, config)
-        return Affine(head.coef_, head.intercept_).after(parts.read_by_head()), config
-    if own is None or not opened.pooling.begins_with_head_input:
+        return _outputs(head, served, config).after(served.parts.read_by_head()), config
+    if opened.backbone.head is None or not opened.pooling.begins_with_head_input:
         return None, config
-    _in_order(own, own, config)
-    return own_logits(opened, opened.width), config
+    _outputs(served.head, served, config)
+    return served.own_logits(opened.width), config
 
 
-def _in_order(head: LinearHead, own: LinearHead | None, config: Any) -> LinearHead:
-    """Return a head in the order of the labels of `config`, which is changed if it has others."""
+def _outputs(head: LinearHead, served: Served, config: Any) -> Affine:
+    """Return a head's outputs in the order of the labels of `config`, which gets other ones."""
     kind = "multi_label" if head.multi_label_ else "single_label"
     config.problem_type = "regression" if head.classes_ is None else f"{kind}_classification"
     try:
-        if own is not None:
-            return reordered(head, own, config)
+        if served.opened.backbone.head is not None:
+            return served.outputs(head)
     except ValueError:  # the head was fitted to other labels than the checkpoint's
         pass
     labels = range(len(head.coef_)) if head.classes_ is None else head.classes_.tolist()
     config.id2label = {number: str(label) for number, label in enumerate(labels)}
     config.label2id = {label: number for number, label in config.id2label.items()}
-    return head
+    return Affine(head.coef_, head.intercept_)
 
 
 class _Readout(nn.Module):

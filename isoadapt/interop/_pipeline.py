@@ -1,5 +1,6 @@
 """The parts of a model to save, merge or export: encoder, adapters and final linear model."""
 
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from sklearn.pipeline import Pipeline
@@ -11,6 +12,7 @@ from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._class_labels import with_checkpoint_names
+from isoadapt.encoders._pooling import HEAD_INPUT
 from isoadapt.heads import LinearHead
 from isoadapt.interop._reference import SERVE, Reference
 
@@ -41,6 +43,18 @@ class Parts(NamedTuple):
     def trust_remote_code(self) -> bool:
         """Whether the encoder may run code that comes with a checkpoint."""
         return self.encoder is not None and self.encoder[1].trust_remote_code
+
+    def encoder_of(self, folder: Path, pooling: str = "auto") -> TransformerEncoder:
+        """Return an encoder of a checkpoint, set as that whose vectors the adapters read."""
+        known = {} if self.recorded is None else self.recorded.settings
+        if self.encoder is not None:
+            known = self.encoder[1].get_params()
+        names = ("pooling", "layer", "max_length")
+        settings = {name: known[name] for name in names if name in known}
+        if pooling != "auto":
+            settings |= {"pooling": pooling} | ({"layer": -1} if pooling == HEAD_INPUT else {})
+        code = self.trust_remote_code  # which no record can say
+        return TransformerEncoder(folder, device="cpu", trust_remote_code=code, **settings)
 
     def steps(self) -> list[tuple[str, Any]]:
         """Return all steps."""

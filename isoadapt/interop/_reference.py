@@ -1,6 +1,5 @@
 """A reference, what a model gives for a few texts, and the comparison of others with it."""
 
-import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -13,23 +12,13 @@ from numpy.typing import NDArray
 from isoadapt._utils.messages import reason
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
-from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._pooling import EXPORTED, OF_STATES, Pooling, several_layers
-from isoadapt.encoders._tokenization import stand_in
 
 SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 REFERENCE = "reference.json"
 ENCODER = "TransformerEncoder"  # loader of the references of encoders
-_SENTENCE = "It was far, and then the road ran on under the trees by a river."
-_SIZES = (1, 3, 8, 20)  # tokens of the texts made of random tokens
-_BEYOND = 8  # tokens of the longest text beyond the maximum length
-_UNLIMITED, _LONGEST = 40, 600  # tokens: where there is no maximum length, and at most
 _ROUNDING = 1e-6  # of float32 vectors over all layers of an encoder, relative to their length
 _LEAST = 1e-5  # difference of cosines and of relative logits that is always taken for rounding
 _WRONG = 1e-2  # a difference of cosines or, relative to the largest, of logits beyond rounding
-# Least difference of an encoder's vectors, relative to their lengths, that is taken for another
-# encoder. On any machine, rounding stays below in this data type.
-_LIMITS = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
 Outputs = Mapping[str, Sequence[NDArray[Any]]]  # vectors and logits of each batch
 
@@ -114,81 +103,6 @@ class Reference(NamedTuple):
             if given != stored:
                 return check._replace(wrong=f"{key} is {given} instead of {stored}")
         return check
-
-
-def encoder_reference(encoder: TransformerEncoder) -> Reference:
-    """Return what an encoder gives in full precision, or a live model in its own."""
-    encoder = precise(encoder)
-    opened, settings = encoder.open(), encoder_settings(encoder)
-    tokenizer, limit = opened.backbone.tokenizer, _LIMITS[settings["dtype"]]
-    texts, empty = probe_texts(tokenizer, opened.length()), stand_in(tokenizer)
-    vectors = encoder.transform(texts).astype(np.float64)
-    return Reference(texts, vectors, None, limit, settings, [ENCODER], stand_in=empty)
-
-
-def encoder_settings(encoder: TransformerEncoder) -> dict[str, Any]:
-    """Return the settings by which another encoder of the same checkpoint gives its vectors."""
-    opened = encoder.open()
-    pooling, length = opened.pooling, opened.length()
-    setting: Any = pooling.modes[0]
-    named = setting in OF_STATES and pooling == Pooling((setting,), layers=pooling.layers)
-    if several_layers(encoder.pooling):
-        setting = [list(part) for part in pooling.parts]
-    elif not (named or pooling.is_head_input):
-        setting = "auto" if opened.backbone.head is None else EXPORTED  # as files decide
-    return {
-        "pooling": setting,
-        "layer": int(opened.backbone.hidden_state(encoder.layer)),
-        "max_length": length and int(length),
-        "dtype": str(opened.backbone.model.dtype).removeprefix("torch."),
-    }
-
-
-def precise(encoder: TransformerEncoder, **params: Any) -> TransformerEncoder:
-    """Return an encoder of the same model in float32, or in the data type of a live model."""
-    exact = encoder._variant(cache=None, dtype="auto", **params)
-    return exact.set_output(transform="default")  # arrays, whatever is set for all estimators
-
-
-def check_vectors(reference: Reference, name: str, encoder: TransformerEncoder) -> None:
-    """Raise ValueError unless an encoder gives the vectors of the reference of another one."""
-    wanted = reference.settings
-    encoder = precise(encoder, max_length=wanted["max_length"])
-    vectors, own = encoder.transform(reference.texts), encoder_settings(encoder)
-    if vectors.shape == reference.vectors.shape:
-        sizes = np.linalg.norm(reference.vectors, axis=1)
-        differences = np.linalg.norm(vectors - reference.vectors, axis=1) / sizes
-        if differences.max() <= max(reference.limit, _LIMITS[own["dtype"]]):
-            return
-    folder, names = str(encoder.open().backbone.folder), ("pooling", "layer")
-    recorded, found = (
-        ", ".join(f"{each}={settings[each]!r}" for each in names) for settings in (wanted, own)
-    )
-    fit = f"fit the adapter to TransformerEncoder({folder!r}, {found}).transform(texts), or {SERVE}"
-    if recorded != found:
-        raise ValueError(
-            f"the adapter was fitted to vectors with {recorded} ({name}), but those of the "
-            f"checkpoint {folder!r} are vectors with {found}: {fit}"
-        )
-    raise ValueError(
-        f"the adapter was fitted to vectors of another checkpoint ({name}) than {folder!r}, with "
-        f"other weights or another tokenizer: use that checkpoint or a copy of it, or {fit}"
-    )
-
-
-def probe_texts(tokenizer: Any, max_length: int | None) -> list[str]:
-    """Return an empty text, and texts of random tokens, the last longer than `max_length`."""
-    tokenizer = copy.deepcopy(tokenizer)  # it stores the truncation of its last call
-    special = {*tokenizer.all_special_ids}
-    ids = [number for number in range(len(tokenizer)) if number not in special]
-    longest = min(_LONGEST, _UNLIMITED if max_length is None else max_length + _BEYOND)
-    rng = np.random.default_rng(0)
-    found = ["", _SENTENCE]
-    for size in (*_SIZES, longest):
-        text = tokenizer.decode(rng.choice(ids, size).tolist()).strip()
-        if tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]:
-            found.append(text)
-    return found
 
 
 def rounding_limit(map_: Affine, vectors: Floats) -> float:

@@ -5,18 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from torch import nn
 
-from isoadapt._utils.files import CHECKPOINT, atomic_folder
+from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import warn
 from isoadapt._utils.state import own_state
-from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats
-from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._classifier_head import head_path, read_head
-from isoadapt.encoders._folder import read_object, tokenizer_folder
+from isoadapt.encoders._classifier_head import head_path
+from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
@@ -24,27 +19,9 @@ from isoadapt.encoders._pooling import HEAD_INPUT, Normalize
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.interop._card import sentence_card
 from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
-from isoadapt.interop._merge import (
-    as_linear,
-    check_folders,
-    check_source,
-    copied,
-    copy_code,
-    copy_files,
-    is_unchanged,
-    logits_map,
-    own_logits,
-    with_head,
-)
-from isoadapt.interop._pipeline import Parts, take_apart
-from isoadapt.interop._reference import SERVE, encoder_reference, precise
-from isoadapt.interop._sentence_files import (
-    Module,
-    pooling_modules,
-    write_json,
-    write_modules,
-    write_settings,
-)
+from isoadapt.interop._reference import SERVE
+from isoadapt.interop._served import Served, as_linear
+from isoadapt.interop._written import Module, pooling_modules, write_checkpoint, write_modules
 
 
 @own_state(models=True)
@@ -154,91 +131,48 @@ def to_sentence_transformer(
     >>> SentenceTransformer("my-model").encode(["One text."])  # doctest: +SKIP
     >>> pipeline("text-classification", "my-model")("One text.")  # doctest: +SKIP
     """
+    served = Served.of(adapter, model_folder)
+    return write_sentence_folder(served, out_folder, normalize=normalize, overwrite=overwrite)
+
+
+def write_sentence_folder(
+    served: Served, out_folder: str | os.PathLike[str], *, normalize: bool, overwrite: bool
+) -> Path:
+    """Write a folder for sentence-transformers and, of a classifier, for transformers."""
     import_optional("sentence_transformers", feature="to_sentence_transformer", extra="st")
-    parts = take_apart(adapter)
-    map_ = parts.affine()
-    source, target = check_folders(model_folder, out_folder, overwrite)
-    encoder = export_encoder(parts, source)
-    model = encoder.open()
-    if not in_last_layer(model):
+    opened, folder = served.opened, cast(Path, served.folder)
+    target = check_output_folder(out_folder, overwrite, name="out_folder", model=folder)
+    if not computes(opened):
         raise ValueError(
-            f"the adapter reads {model.describe()}, but sentence-transformers cannot compute "
+            f"the adapter reads {opened.describe()}, but sentence-transformers cannot compute "
             "hidden layers other than the last, or the input of the head beside others: write one "
             "graph with isoadapt.interop.export_onnx (isoadapt export --onnx), fit the adapter "
             f"with pooling=[('cls', -1), ('mean', -1)] and without a head, or {SERVE}"
         )
-    check_source(parts, encoder)
-    if parts.encoder is None and parts.recorded is None:
-        _warn_if_assumed(parts, encoder)
-    modules = _modules(model, map_, normalize)
-    reference = encoder_reference(encoder).adapted(map_, normalize)
-    network, logits, kept = _network(parts, encoder, reference.texts)
-    loaders = [SENTENCES] if logits is None else [SENTENCES, CLASSIFIER]
-    reference = reference._replace(logits=logits, loaders=loaders, padded=True)
+    source = served.reference()
+    network, logits, kept = served.classifier(source)
+    modules = _modules(opened, as_linear(served.map_), normalize)
+    changes = _padding(opened, network.config)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
-        _write_transformer(written, network, model)
-        own, tokenizer = read_object(source / MODEL_FILE), model.backbone.tokenizer
-        write_settings(written, model.length(), own, tokenizer)
-        write_modules(written, modules)
-        code = copy_code(source, written, parts.trust_remote_code)
+        code = write_checkpoint(written, served, network, changes)
+        write_modules(written, modules, opened, read_object(folder / MODEL_FILE))
+        loaders = [SENTENCES] if logits is None else [SENTENCES, CLASSIFIER]
+        reference = source.adapted(served.map_, normalize)
+        reference = reference._replace(logits=logits, loaders=loaders, padded=True)
         check = check_written(written, reference, code)
-        card = sentence_card(
-            parts, model_folder, target.name, model, reference, modules, check, kept, code
-        )
+        card = sentence_card(served, target.name, reference, modules, check, kept, code)
         (written / "README.md").write_text(card, "utf-8")
     return target
 
 
-def export_encoder(parts: Parts, model_folder: Path) -> TransformerEncoder:
-    """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
-    known = {} if parts.recorded is None else parts.recorded.settings
-    if parts.encoder is not None:
-        known = parts.encoder[1].get_params()
-    settings = {name: known[name] for name in ("pooling", "layer", "max_length") if name in known}
-    code = parts.trust_remote_code  # which no record can say
-    return TransformerEncoder(model_folder, device="cpu", trust_remote_code=code, **settings)
-
-
-def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
-    """Warn unless the adapter's head is that of the checkpoint, which reads the head's input."""
-    model, head = encoder.open(), parts.last_head()
-    if head is not None and model.pooling.is_head_input:
-        own = read_head(model.backbone, head.classes_)
-        if head.coef_.shape == own.coef_.shape and np.allclose(head.coef_, own.coef_):
-            return
-    warn(
-        f"the adapter records no pooling, so it is exported for the {model.describe()}; "
-        "if it was fitted to other vectors, the exported vectors are wrong: pass a pipeline that "
-        "begins with the encoder (on the command line --pooling)"
-    )
-
-
-def in_last_layer(model: Opened) -> bool:
-    """Return whether vectors are of the last layer alone, as sentence-transformers needs."""
+def computes(model: Opened) -> bool:
+    """Return whether sentence-transformers can compute the vectors, which are of the last layer."""
     pooling, last = model.pooling, (-1, model.backbone.n_layers)
     apart = all(mode != HEAD_INPUT and layer in last for mode, layer in pooling.parts)
     return pooling.is_head_input or apart
 
 
-def _network(
-    parts: Parts, encoder: TransformerEncoder, texts: list[str]
-) -> tuple[Any, Floats | None, bool]:
-    """Return the network, its logits of texts (n, C), and whether they are the checkpoint's."""
-    model = encoder.open()
-    network, kept = copied(model.backbone, {}), True
-    if model.backbone.head is None:
-        return network, None, kept
-    logits = own_logits(model, model.backbone.head.in_features)
-    if parts.last_head() is not None and model.pooling.is_head_input:
-        new = logits_map(parts, model)
-        kept = is_unchanged(new, logits)
-        if not kept:
-            network, logits = with_head(model.backbone, new), new
-    reader = precise(encoder, pooling=HEAD_INPUT, max_length=model.length())
-    return network, logits(reader.transform(texts).astype(np.float64)), kept
-
-
-def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
+def _modules(model: Opened, adapter: nn.Linear, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
     backbone, pooling = model.backbone, model.pooling
     width, config = backbone.hidden_size, backbone.model.config
@@ -249,7 +183,7 @@ def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
             raise ValueError("the decoder follows the encoder")
         if pooling.is_head_input:
             pooling, width = head_path(backbone)
-        adapt = nn.Identity(), as_linear(map_), nn.Identity(), *[Normalize()] * normalize
+        adapt = nn.Identity(), adapter, nn.Identity(), *[Normalize()] * normalize
         return list(pooling_modules(replace(pooling, steps=(*pooling.steps, *adapt)), width))
     except ValueError as error:
         raise ValueError(
@@ -258,22 +192,18 @@ def _modules(model: Opened, map_: Affine, normalize: bool) -> list[Module]:
         ) from error
 
 
-def _write_transformer(folder: Path, network: Any, model: Opened) -> None:
-    """Write the network, and its tokenizer with the length and padding of the encoder."""
+def _padding(model: Opened, config: Any) -> dict[str, Any]:
+    """Return settings of the tokenizer for length and padding; `config` gets a padding token."""
     backbone, max_length = model.backbone, model.length()
-    tokenizer, source = backbone.tokenizer, tokenizer_folder(cast(Path, backbone.folder))
+    tokenizer = backbone.tokenizer
     changes: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
     if tokenizer.pad_token is None:
-        numbers = (network.config.pad_token_id, tokenizer.eos_token_id, 0)
+        numbers = (config.pad_token_id, tokenizer.eos_token_id, 0)
         number = next(number for number in numbers if number is not None)
         changes["pad_token"] = tokenizer.convert_ids_to_tokens(number)
     if backbone.limit is not None:  # padding on the left would shift the learned positions
         changes["padding_side"] = "right"
-    if network.config.pad_token_id is None:
+    if config.pad_token_id is None:
         token = changes.get("pad_token", tokenizer.pad_token)
-        network.config.pad_token_id = tokenizer.convert_tokens_to_ids(token)
-    network.save_pretrained(folder)
-    copy_files(source, folder, tokenizer, sentence=False)
-    if any(getattr(tokenizer, name) != value for name, value in changes.items()):
-        settings = folder / "tokenizer_config.json"
-        write_json(settings, read_object(settings) | changes)
+        config.pad_token_id = tokenizer.convert_tokens_to_ids(token)
+    return changes

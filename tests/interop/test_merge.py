@@ -260,7 +260,10 @@ def test_a_head_without_a_bias(tmp_path):
         merge_into_checkpoint(adapter, folder, tmp_path / "out")
     scaled = IsoBN().fit(blurred(encoder))  # by factors alone
     expected = head.outputs(scaled.transform(one_by_one(encoder)))
-    close(merge_into_checkpoint(scaled, folder, tmp_path / "out"), expected)
+    out = merge_into_checkpoint(scaled, folder, tmp_path / "out")
+    close(out, expected)
+    before, after = (load_file(each / "model.safetensors").keys() for each in (folder, out))
+    assert after == before
 
 
 @pytest.mark.filterwarnings("ignore:R² of the teacher")

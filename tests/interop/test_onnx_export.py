@@ -23,7 +23,7 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt.interop import _onnx, export_onnx
-from isoadapt.interop._pipeline import take_apart
+from isoadapt.interop._served import Served
 from tests.interop.conftest import LENGTH
 from tests.interop.examples import CLASSES, ROWS, blurred, without_isoadapt
 from tests.tiny_models import (
@@ -96,7 +96,7 @@ class TestOutputs:
         adapter = TeacherReadout(source.head, ridge=1.0, space=space)
         model = make_pipeline(encoder, adapter.fit(columns, columns[:, -8:]))
         columns = encoder.transform(TEXTS)
-        logits, _ = _onnx._logits(take_apart(model), encoder.open())
+        logits, _ = _onnx._logits(Served.of(model))
         same(logits(columns), model.decision_function(TEXTS))
 
     def test_without_a_head_of_its_own_an_adapter_of_all_layers_has_the_checkpoints_logits(
@@ -104,7 +104,7 @@ class TestOutputs:
     ):
         encoder = TransformerEncoder(source.folder, pooling="readout", max_length=LENGTH)
         adapter = Whitening().fit(encoder.transform(ROWS))
-        logits, _ = _onnx._logits(take_apart(make_pipeline(encoder, adapter)), encoder.open())
+        logits, _ = _onnx._logits(Served.of(make_pipeline(encoder, adapter)))
         expected = source.head.outputs(source.encoder.transform(TEXTS))
         same(logits(encoder.transform(TEXTS)), expected)
 
@@ -119,9 +119,9 @@ class TestOutputs:
         adapter = Whitening("pca", n_components=4).fit(rows)
         names = np.array(["zero", "two", "one"])[CLASSES]
         last = LogisticRegression().fit(adapter.transform(rows), names)
-        parts = take_apart(make_pipeline(encoder, adapter, last))
-        logits, config = _onnx._logits(parts, encoder.open())
-        readout = _onnx._Readout(parts.affine(), logits, rows.mean(axis=0), normalize=True)
+        served = Served.of(make_pipeline(encoder, adapter, last))
+        logits, config = _onnx._logits(served)
+        readout = _onnx._Readout(served.map_, logits, rows.mean(axis=0), normalize=True)
         vectors, logits = (each.numpy() for each in readout(torch.from_numpy(rows)))
         expected = adapter.transform(rows)
         same(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True))

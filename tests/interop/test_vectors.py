@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from sklearn.pipeline import make_pipeline
 
 from isoadapt import TransformerEncoder, Whitening
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
-from isoadapt.interop._merge import check_source
-from isoadapt.interop._pipeline import take_apart
-from isoadapt.interop._reference import check_vectors, encoder_reference, read_reference
+from isoadapt.interop._exact import Exact
+from isoadapt.interop._reference import read_reference
+from isoadapt.interop._served import Served
 from tests.cli.command_line import run, succeed
 from tests.interop.examples import ROWS, edit_json
 from tests.tiny_models import make_model, make_tokenizer, save_model, save_pair
@@ -33,10 +34,9 @@ def pipeline(encoder):
 
 
 def check(model, folder):
-    """What merge_into_checkpoint checks before it writes."""
-    parts = take_apart(model)
-    encoder = TransformerEncoder(folder, pooling="head_input", device="cpu")
-    check_source(parts, encoder)
+    """Ask for the reference at another length, as merge_into_checkpoint does before it writes."""
+    served = Served.of(model, folder, "head_input")
+    assert replace(served, exact=served.exact.truncated(None)).reference().texts
 
 
 def refuse(model, folder, named="another checkpoint"):
@@ -69,19 +69,21 @@ class TestPipelines:
         for dtype in (torch.float16, torch.bfloat16):
             model, tokenizer = make_model(architecture).to(dtype), make_tokenizer(architecture)
             saved = save_pair(model, tokenizer, tmp_path / str(dtype))
-            live = encoder_reference(TransformerEncoder((model, tokenizer)))
+            live = Exact.of(TransformerEncoder((model, tokenizer))).reference
             assert live.settings["dtype"] == str(dtype).removeprefix("torch.")
             for copy in (folder, saved):
-                check_vectors(live, "the live model", TransformerEncoder(copy))
-                stored = encoder_reference(TransformerEncoder(copy))
-                check_vectors(stored, "its record", TransformerEncoder((model, tokenizer)))
+                Exact.of(TransformerEncoder(copy)).check(live, "the live model")
+                stored = Exact.of(TransformerEncoder(copy)).reference
+                Exact.of(TransformerEncoder((model, tokenizer))).check(stored, "its record")
 
     def test_a_folder_that_was_renamed_is_the_same_checkpoint(self, source, tmp_path):
         folder = shutil.copytree(source.folder, tmp_path / "before")
         model = pipeline(TransformerEncoder(folder))
+        saved = save_adapter(model, tmp_path / "saved")
         after = folder.rename(tmp_path / "after")
         with pytest.raises(OSError, match=r"before.*set_params\(model=.*adapter alone"):
             check(model, after)
+        check(load_adapter(saved), after)  # what its vectors were is recorded
         check(make_pipeline(model[0].set_params(model=after), model[1]), after)
 
     def test_settings_that_are_no_other_vectors(self, source, merged):
@@ -124,11 +126,11 @@ class TestSavedAdapters:
     @pytest.mark.parametrize("pooling", ["auto", "readout", [("mean", -1)]])
     def test_the_encoder_is_rebuilt_by_its_settings(self, pooling, source):
         encoder = TransformerEncoder(source.folder, pooling=pooling, max_length=np.int64(5))
-        reference = encoder_reference(encoder)
+        reference = Exact.of(encoder).reference
         settings = {name: reference.settings[name] for name in ("pooling", "layer", "max_length")}
         again = TransformerEncoder(source.folder, **json.loads(json.dumps(settings)))
         np.testing.assert_array_equal(again.transform(ROWS), encoder.transform(ROWS))
-        assert encoder_reference(again).version == reference.version
+        assert Exact.of(again).reference.version == reference.version
 
     @pytest.mark.parametrize("library", ["pandas", "polars"])
     def test_the_output_configuration_does_not_matter(self, library, source, tmp_path):

@@ -1,22 +1,62 @@
-"""The modules of a sentence-transformers folder."""
+"""The files of exported folders: network, tokenizer, code, and modules of sentence-transformers."""
 
 import json
+import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from isoadapt._utils.files import TOKENIZER_FILES
+from isoadapt.encoders._folder import base_folder, read_object, tokenizer_folder, transformer_folder
+from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import Columns, Normalize, Pooling, width_after
 from isoadapt.encoders._sentence import MODE_OF_KEY, MODEL_FILE, settings_for_empty_texts
 from isoadapt.encoders._tokenization import stand_in
+from isoadapt.interop._served import Served
 
+_SENTENCE = re.compile(
+    r"(modules|sentence_[\w-]+_config|config_sentence_transformers)\.json"
+    r"|\d+_\w+/(config\.json|model\.safetensors)"
+)
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
 _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set
+
+
+def write_checkpoint(
+    target: Path, served: Served, network: Any, changes: dict[str, Any], *, sentence: bool = False
+) -> bool:
+    """Write a network, its tokenizer with changes, and its code; return whether code may run.
+
+    If wanted, the files of sentence-transformers are copied too.
+    """
+    source, tokenizer = cast(Path, served.folder), served.opened.backbone.tokenizer
+    folders = (transformer_folder(base_folder(source) or source), tokenizer_folder(source))
+    own = set(tokenizer.vocab_files_names.values())  # may include rarer names
+    network.save_pretrained(target)
+    for path in sorted(folders[1].rglob("*")):
+        name = path.relative_to(folders[1]).as_posix()
+        copied = name in own or TOKENIZER_FILES.fullmatch(name)
+        if path.is_file() and (copied or (sentence and _SENTENCE.fullmatch(name))):
+            (target / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target / name)
+    files = (target / "config.json", target / "tokenizer_config.json")
+    if any(getattr(tokenizer, name) != value for name, value in changes.items()):
+        write_json(files[1], read_object(files[1]) | changes)
+    named = [file for file in files if "auto_map" in read_object(file)]
+    trusted = served.parts.trust_remote_code
+    if not trusted:  # code that may not run is not named, since the folder is checked without it
+        for file in named:
+            write_json(file, {k: v for k, v in read_object(file).items() if k != "auto_map"})
+    for code in (code for folder in folders for code in folder.glob("*.py") if trusted and named):
+        shutil.copyfile(code, target / code.name)
+    return trusted and bool(named)
 
 
 @dataclass(frozen=True)
@@ -73,8 +113,11 @@ def _layer_norm(layer: nn.LayerNorm, activation: nn.Module) -> Module:
     return Module("LayerNorm", {"dimension": width}, {"norm.weight": weight, "norm.bias": bias})
 
 
-def write_modules(folder: Path, modules: Sequence[Module]) -> None:
-    """Write the list of modules, and a subfolder for each module after the transformer."""
+def write_modules(folder: Path, modules: Sequence[Module], opened: Opened, own: Any) -> None:
+    """Write the modules, each after the transformer in a subfolder, and their settings.
+
+    These are the length of texts, what empty ones become, and prompts and similarity in `own`.
+    """
     listed = [{"idx": 0, "name": "0", "path": "", "type": f"{_TYPE}.Transformer"}]
     for number, module in enumerate(modules, start=1):
         path = f"{number}_{module.kind}"
@@ -90,10 +133,7 @@ def write_modules(folder: Path, modules: Sequence[Module]) -> None:
             }
             save_file(weights, folder / path / "model.safetensors", metadata={"format": "pt"})
     write_json(folder / "modules.json", listed)
-
-
-def write_settings(folder: Path, max_length: int | None, own: Any, tokenizer: Any) -> None:
-    """Write the length of texts, what empty ones become, and prompts and similarity in `own`."""
+    max_length, tokenizer = opened.length(), opened.backbone.tokenizer
     settings: dict[str, Any] = {} if max_length is None else {"max_seq_length": max_length}
     if token := stand_in(tokenizer):
         settings |= settings_for_empty_texts(token, blank=bool(stand_in(tokenizer, " ")))
