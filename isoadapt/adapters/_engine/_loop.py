@@ -146,7 +146,7 @@ class AdapterNet(NeuralNet):
 
     def get_loss(self, y_pred: Adapted, y_true: Batch, *args: Any, **kwargs: Any) -> Tensor:
         """Return the joint losses (K,) on a batch; the ridge is part of the task loss."""
-        penalty = self.penalty(y_pred.points, y_true.y, self.module_)
+        penalty = self.penalty(y_pred.points, y_true.y, self.module_.layer)
         loss = torch.zeros_like(penalty)
         if y_pred.outputs is not None:
             loss = task_loss(y_pred.outputs, cast(Tensor, y_true.y), y_true.weights)
@@ -159,7 +159,7 @@ class AdapterNet(NeuralNet):
         """Return the penalties (K,) of validation rows, and the outputs of the heads or None."""
         self._set_training(False)
         points, outputs, _ = self.module_(rows.X)
-        return self.penalty(points, rows.y, self.module_), outputs
+        return self.penalty(points, rows.y, self.module_.layer), outputs
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
         """Return a context with one torch thread if training runs in small steps on the CPU."""

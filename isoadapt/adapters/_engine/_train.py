@@ -168,7 +168,7 @@ class Training:
         net, started = self.net, time.perf_counter()
         with net.step_threads(self.batches):
             with torch.no_grad():
-                net.penalty.refresh(net.module_)
+                net.penalty.refresh(net.module_.layer)
             if number:
                 net.fit_loop(self.batches, epochs=1)
             measured = self._evaluate(number)
