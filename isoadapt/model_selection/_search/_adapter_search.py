@@ -54,14 +54,15 @@ class AdapterSearchCV(GridSearchCV):
     ----------
     estimator : estimator
         A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, a pipeline that ends in one,
-        or an :class:`~isoadapt.AdaptedEncoder`. A leading :class:`~isoadapt.TransformerEncoder`
-        encodes all texts once, outside the folds, because the embedding of a text depends on that
-        text alone; so does the encoder of an AdaptedEncoder, whose head is chosen by all labels of
-        the search, as in its ``fit``. All other steps are fitted within each fold, including those
-        that scikit-learn treats as stateless, because a ``FunctionTransformer`` may mix rows. An
-        encoder behind such a step encodes again in every fit; give it a cache. Other adapters are
-        admissible and are fitted one at a time. Candidates with ``random_state=None`` that are
-        trained together share a seed in each fold; GridSearchCV draws one for each fit.
+        or an :class:`~isoadapt.AdaptedEncoder`. A leading :class:`~isoadapt.TransformerEncoder`, or
+        another transformer with the method ``identity()``, encodes all texts once, outside the
+        folds: the embedding of a text must depend on that text alone. So does the encoder of an
+        AdaptedEncoder, whose head is chosen by all labels of the search, as in its ``fit``. All
+        other steps are fitted within each fold, including those that scikit-learn treats as
+        stateless, because a ``FunctionTransformer`` may mix rows. An encoder behind such a step
+        encodes again in every fit; give it a cache. Other adapters are admissible and are fitted
+        one at a time. Candidates with ``random_state=None`` that are trained together share a seed
+        in each fold; GridSearchCV draws one for each fit.
     param_grid : dict or list of dict
         Parameters to try, as for GridSearchCV.
     scoring : str, callable, list, tuple or dict, default=None
