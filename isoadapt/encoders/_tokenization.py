@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isoadapt._utils.threads import Worker
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._texts import Texts
-from isoadapt.encoders._threads import Worker
 
 _LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
 _BLOCK = 2048  # texts in a block of tokens

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from isoadapt.adapters._engine._loop import one_thread, task_loss
+from isoadapt._utils.threads import one_torch_thread
+from isoadapt.adapters._engine._loop import task_loss
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._linalg import whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
@@ -88,7 +89,7 @@ def _solve_row_space(
         ridge,
         torch.tensor(problem.row_weights()) if weighted else None,
     )
-    with one_thread():
+    with one_torch_thread():
         losses = [objective(start.ravel())[0]]
         result = minimize(
             objective,

@@ -17,8 +17,8 @@ from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_scor
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt import metrics
-from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import reason
+from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.geometry._neighbours import angles, nearest_neighbours
 from isoadapt.metrics._neighbours import reciprocal_ranks
 from isoadapt.model_selection._compare._data import Data
