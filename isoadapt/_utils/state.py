@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn import config_context, get_config
 
-from isoadapt._utils.devices import SharedSetting
+from isoadapt._utils.threads import SharedSetting
 
 _SKLEARN: dict[str, Any] = {"transform_output": "default", "array_api_dispatch": False}
 

@@ -8,8 +8,8 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from isoadapt._utils.devices import few_rows_in_one_thread, one_blas_thread_if_small
 from isoadapt._utils.state import own_state
+from isoadapt._utils.threads import few_rows_in_one_thread, one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets, is_multilabel
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt._utils.containers import as_indicator, as_values
-from isoadapt._utils.devices import one_blas_thread
+from isoadapt._utils.threads import one_blas_thread
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._ridge_path import ridge_path
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers

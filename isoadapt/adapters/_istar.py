@@ -9,7 +9,7 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from isoadapt.adapters._engine._network import AdapterNetwork
+from isoadapt.adapters._engine._network import Layer
 from isoadapt.adapters._engine._task import Penalty, Problem, stacked
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._rows import to_tensor
@@ -155,16 +155,16 @@ class _ExactShrinkage(Penalty):
             self.detached,
         )
 
-    def refresh(self, network: AdapterNetwork) -> None:
+    def refresh(self, layer: Layer) -> None:
         self._n_steps = 0
         if self.detached:
-            root = self._outputs_root(network).detach()
+            root = self._outputs_root(layer).detach()
             self.prior_cov = root @ root.mT
 
-    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
+    def __call__(self, points: Tensor, targets: Tensor | None, layer: Layer) -> Tensor:
         if self.detached and torch.is_grad_enabled():
             return self.loss(points, self.prior_cov)
-        root = self._outputs_root(network)
+        root = self._outputs_root(layer)
         if not torch.is_grad_enabled():
             return self.loss(points, root @ root.mT)
         norm = self._renewed_squared_norm(root.detach())
@@ -180,8 +180,8 @@ class _ExactShrinkage(Penalty):
             self._squared_norm.renew(due, root)
         return self._squared_norm
 
-    def _outputs_root(self, network: AdapterNetwork) -> Tensor:
+    def _outputs_root(self, layer: Layer) -> Tensor:
         """Return a root B (K, d, d) of the outputs' covariance BBᵀ."""
         if self.inputs_root.ndim == 2:
-            return network.weight * self.inputs_root[:, None]
-        return network.weight @ self.inputs_root
+            return layer.weight * self.inputs_root[:, None]
+        return layer.weight @ self.inputs_root

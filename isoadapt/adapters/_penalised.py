@@ -16,9 +16,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
 from isoadapt._utils.containers import comparable
-from isoadapt._utils.devices import few_rows_in_one_thread, resolve_device
+from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.messages import warn
 from isoadapt._utils.state import own_state
+from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._engine._choice import takes_weights
 from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates

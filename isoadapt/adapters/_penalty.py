@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from isoadapt.adapters._engine._network import AdapterNetwork
+from isoadapt.adapters._engine._network import Layer
 from isoadapt.adapters._engine._task import Penalty, Problem, stacked
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._rows import to_tensor
@@ -125,12 +125,12 @@ class _CallablePenalty(Penalty):
             stacked([each.inputs_cov for each in members]),
         )
 
-    def refresh(self, network: AdapterNetwork) -> None:
+    def refresh(self, layer: Layer) -> None:
         if "prior_cov" in self.options:
-            rotation = network.weight if self.rotation is None else self.rotation @ network.weight
+            rotation = layer.weight if self.rotation is None else self.rotation @ layer.weight
             self.prior_cov = rotation @ self.inputs_cov @ rotation.mT
 
-    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
+    def __call__(self, points: Tensor, targets: Tensor | None, layer: Layer) -> Tensor:
         if self.rotation is not None:
             points = points @ self.rotation.mT
         options: dict[str, Tensor | None] = {}

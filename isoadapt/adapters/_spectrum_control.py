@@ -10,7 +10,7 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from isoadapt.adapters._engine._network import AdapterNetwork
+from isoadapt.adapters._engine._network import Layer
 from isoadapt.adapters._engine._task import Penalty, Problem, stacked
 from isoadapt.adapters._linalg import descending_eigh
 from isoadapt.adapters._maps import Floats
@@ -99,11 +99,11 @@ class _ExactSpectrum(Penalty):
         )
         return _ExactSpectrum(self.loss, stacked(roots), stacked(targets))
 
-    def refresh(self, network: AdapterNetwork) -> None:
+    def refresh(self, layer: Layer) -> None:
         self.step = 0
 
-    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
-        outputs = torch.cat([network.weight, network.bias.mT], -1) @ self.root
+    def __call__(self, points: Tensor, targets: Tensor | None, layer: Layer) -> Tensor:
+        outputs = torch.cat([layer.weight, layer.bias.mT], -1) @ self.root
         if self.step % _SVD_INTERVAL == 0 or not torch.is_grad_enabled():
             U, _, Vh = torch.linalg.svd(outputs.detach().double(), full_matrices=False)
             self.nearest = ((U * self.target[:, None]) @ Vh).to(outputs)

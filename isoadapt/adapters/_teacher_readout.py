@@ -16,9 +16,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from isoadapt._utils.containers import as_matrix, as_values
-from isoadapt._utils.devices import few_rows_in_one_thread
 from isoadapt._utils.messages import warn
 from isoadapt._utils.state import own_state
+from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._linalg import descending_eigh, row_space
 from isoadapt.adapters._maps import Affine, Floats, map_rows

@@ -8,7 +8,8 @@ import torch
 from sklearn.base import clone
 
 from isoadapt._utils.containers import as_matrix
-from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
+from isoadapt._utils.devices import resolve_device
+from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._penalised import PenalisedAdapter, train_adapters
 

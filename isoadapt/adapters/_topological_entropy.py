@@ -8,7 +8,7 @@ import torch
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from isoadapt.adapters._engine._network import AdapterNetwork
+from isoadapt.adapters._engine._network import Layer
 from isoadapt.adapters._engine._task import Penalty, Problem
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._rows import n_batches
@@ -92,7 +92,7 @@ class _ClasswiseEntropy(Penalty):
             f"a batch_size larger than {batch_size}"
         ]
 
-    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
+    def __call__(self, points: Tensor, targets: Tensor | None, layer: Layer) -> Tensor:
         labels = targets if targets is not None and targets.dtype == torch.int64 else None
         if not torch.is_grad_enabled():  # validation; the cost of the tree is quadratic in the rows
             step = -(-points.shape[1] // _MAX_VALIDATION_ROWS)

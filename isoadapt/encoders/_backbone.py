@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
+from isoadapt._utils.threads import settle_threads
 from isoadapt.encoders._kinds import CLASSIFIES, check_unnamed_head
 from isoadapt.encoders._pooling import (
     EXPORTED,
@@ -26,7 +27,6 @@ from isoadapt.encoders._pooling import (
     several_layers,
 )
 from isoadapt.encoders._sentence import UNLIMITED, live_pooling, sentence_pooling
-from isoadapt.encoders._threads import settle_threads
 
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isoadapt._utils.threads import workers
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling
 from isoadapt.encoders._texts import Texts
-from isoadapt.encoders._threads import workers
 from isoadapt.encoders._tokenization import Tokens
 
 _HELD = 64  # batches of vectors left on the device before they are copied to the host

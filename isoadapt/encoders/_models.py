@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from isoadapt._utils.devices import SharedSetting, resolve_device
+from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.imports import import_optional
+from isoadapt._utils.threads import SharedSetting, settle_threads
 from isoadapt.encoders._backbone import Backbone, find_last_linear, live_backbone, unwrapped
 from isoadapt.encoders._batching import PAIR, explained_failure
 from isoadapt.encoders._folder import (
@@ -43,7 +44,6 @@ from isoadapt.encoders._loading import (
 )
 from isoadapt.encoders._sentence import live_kind
 from isoadapt.encoders._texts import Texts
-from isoadapt.encoders._threads import settle_threads
 from isoadapt.encoders._tokenization import model_inputs
 
 DTYPES = {

@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isoadapt._utils.containers import as_array
-from isoadapt._utils.devices import one_blas_thread
-from isoadapt._utils.threads import Worker
+from isoadapt._utils.threads import Worker, one_blas_thread
 
 _CHUNK = 262144  # rows whose scatter is computed about one pivot
 _DEVICE_CHUNK = 8192  # the same on devices other than the CPU

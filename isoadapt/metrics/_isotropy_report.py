@@ -12,9 +12,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isoadapt._utils.devices import few_rows_in_one_thread
 from isoadapt._utils.messages import listed, warn
 from isoadapt._utils.state import own_state
+from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import (

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.copies import are_copies, copy_hashes, first_of_equal
-from isoadapt._utils.devices import few_rows_in_one_thread
 from isoadapt._utils.messages import warn
+from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import (
     FLOATS,

@@ -173,7 +173,7 @@ class TestAgainstGridSearchCV:
 
 
 class Distant(CosRegAdapter):
-    """Its penalty depends on the weight decay, on the rows, on their labels and on the network."""
+    """Its penalty depends on the weight decay, on the rows, on their labels and on the layer."""
 
     def _make_penalty(self, problem, device):
         penalty = Distance(lambda points: (points - self.weight_decay).square().mean((-2, -1)))
@@ -184,12 +184,12 @@ class Distant(CosRegAdapter):
 class Distance(Penalty):
     """It has no `join`, so that each member's own penalty is called."""
 
-    def refresh(self, network):
-        self.center = network.weight.square().mean((-2, -1))
+    def refresh(self, layer):
+        self.center = layer.weight.square().mean((-2, -1))
 
-    def __call__(self, points, targets, network):
+    def __call__(self, points, targets, layer):
         labels = targets.expand(points.shape[:2]).float()
-        own = self.sign * network.weight.mean((-2, -1)) + (points.mean(-1) * labels).mean(-1)
+        own = self.sign * layer.weight.mean((-2, -1)) + (points.mean(-1) * labels).mean(-1)
         return self.loss(points - self.center[:, None, None]) + own
 
 

@@ -115,82 +115,80 @@ def test_other_searches_are_not_mixed_up(tmp_path, epochs):
 
 
 CODE = """
-    from collections import namedtuple
-    from functools import lru_cache
-    from types import MappingProxyType
+    import threading
     import torch
 
-    SCALE = MappingProxyType({"of": 2.0})  # which cannot be pickled
-    Pair = namedtuple("Pair", "left right")
-
-    @lru_cache
-    def power():
-        return 2
-
-    def size(points):
-        from its_helper import FACTOR
-        scale = Pair(SCALE["of"] * FACTOR + size.more, 0).left
-        return scale * points.abs().pow(power()).mean()
-
-    size.more = 1.0
+    LOCK = threading.Lock()  # which cannot be pickled
 
     class Penalty(torch.nn.Module):
-        offset = 1.0
-
-        @property
-        def shift(self):
-            return self.offset + 1
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("offset", torch.ones(1))
 
         def forward(self, points):
-            return size(points) + self.shift
+            return (points + self.offset).abs().mean()
 
     def score(estimator, X, y):
-        return max(map(lambda points: float(size(torch.tensor(points))), [estimator.transform(X)]))
+        with LOCK:
+            return float(abs(estimator.transform(X)).max())
 """
 
 
-def modules(old="", new=""):
-    """Make the user's modules, in which a piece of code is replaced."""
-    sources = {"of_the_user": textwrap.dedent(CODE), "its_helper": "FACTOR = 5.0"}
-    found = {name: ModuleType(name) for name in sources}
-    for name, source in sources.items():
-        exec(source.replace(old, new, 1), vars(found[name]))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("change", "of_scorer", "of_penalty"),
-    [
-        (("2.0})", "3.0})"), True, True),
-        (("FACTOR = 5.0", "FACTOR = 6.0"), True, True),
-        (("size.more = 1.0", "size.more = 2.0"), True, True),
-        (("pow(power())", "pow(1)"), True, True),
-        (("return 2", "return 3"), True, True),
-        (("max(map(", "min(map("), True, False),
-        (("self.offset + 1", "self.offset - 1"), False, True),
-        (("offset = 1.0", "offset = 2.0"), False, True),
-        (("import torch\n", "import torch\n\nOTHER = 1\n"), False, False),
-    ],
-)
-def test_changed_code_is_run(tmp_path, epochs, monkeypatch, change, of_scorer, of_penalty):
-    """A body, a constant or a global that is read belongs to the key, and nothing else."""
-
-    def runs(found, part):
-        for name, each in found.items():
-            monkeypatch.setitem(sys.modules, name, each)
-        found = found["of_the_user"]
+@pytest.fixture
+def runs(tmp_path, epochs, monkeypatch):
+    def runs(code, module, part):
+        """Whether Python, if it imports or runs a file with this code, fits again."""
+        file, found = tmp_path / "code.py", ModuleType(module)
+        file.write_text(textwrap.dedent(code))
+        monkeypatch.setitem(sys.modules, module, found)
+        found.__file__ = str(file)
+        exec(compile(file.read_text(), file, "exec"), vars(found))
         penalty = found.Penalty() if part == "penalty" else IsoScoreLoss()
         adapter = PenaltyAdapter(penalty, HEAD, max_epochs=1, random_state=0)
         scoring = found.score if part == "scorer" else None
         epochs.count = 0
-        search(tmp_path, adapter, {"lam": [1.0]}, scoring=scoring)
+        search(tmp_path / "cache", adapter, {"lam": [1.0]}, scoring=scoring)
         return epochs.count > 0
 
-    first, other = modules(), modules(*change)
-    for part, changes in {"scorer": of_scorer, "penalty": of_penalty}.items():
-        assert runs(first, part)
-        assert not runs(modules(), part)
-        assert runs(other, part) == changes
+    return runs
+
+
+@pytest.mark.parametrize("part", ["penalty", "scorer"])
+@pytest.mark.parametrize("module", ["of_the_user", "__main__"])
+def test_edited_code_is_run(runs, module, part):
+    """Every change of a module counts, and in what is run itself those of the part."""
+    edit = {"penalty": (".abs()", ".square()"), "scorer": ("float(abs", "float(-abs")}[part]
+    assert runs(CODE, module, part)
+    assert not runs(CODE, module, part)
+    assert runs(CODE.replace(*edit), module, part)
+    assert runs(CODE + "\n    OTHER = 1", module, part) == (module != "__main__")
+    assert not runs(CODE, module, part)
+
+
+def test_an_edited_base_class_is_seen(runs, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from its_base import Base\nclass Penalty(Base):\n    pass"
+    for old, new, again in [("", "", True), ("", "", False), ("abs", "square", True)]:
+        base = textwrap.dedent(CODE).replace(old, new).replace("Penalty", "Base")
+        (tmp_path / "its_base.py").write_text(base)
+        monkeypatch.delitem(sys.modules, "its_base", raising=False)
+        assert runs(code, "of_the_user", "penalty") == again
+
+
+class Constant:
+    """A scorer whose class has no source, as in a notebook."""
+
+    def __call__(self, estimator, X, y):
+        return 0.5
+
+
+def test_results_of_code_without_a_source_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(Constant, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Constant", Constant, raising=False)
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    with pytest.warns(UserWarning, match="source of a class or function is not found"):
+        search(tmp_path, scoring=Constant())
+    assert not list(tmp_path.iterdir())
 
 
 def test_damaged_files_are_replaced(tmp_path, epochs):

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
-from isoadapt.adapters._engine._loop import one_thread, task_loss
+from isoadapt._utils.threads import one_torch_thread
+from isoadapt.adapters._engine._loop import task_loss
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._linalg import whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
@@ -103,7 +104,7 @@ def _solve_row_space(
         losses.append(float(intermediate_result.fun))
         tick()
 
-    with one_thread():
+    with one_torch_thread():
         losses = [objective(start.ravel())[0]]
         result = minimize(
             objective,

@@ -1,8 +1,7 @@
 """The training loop of skorch over mini-batches that are already on the device."""
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -12,6 +11,7 @@ from skorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from isoadapt._utils.threads import one_torch_thread
 from isoadapt.adapters._engine._network import Adapted, AdapterNetwork
 from isoadapt.adapters._engine._task import Penalty, Task, member_problems
 from isoadapt.adapters._rows import Batch, Batches
@@ -25,9 +25,6 @@ are at most 1.4 times as fast as one in smaller steps, and 1.5 to 1.7 times in l
 
 UPDATE_ROWS = 100
 """Number of rows whose multiply-adds take as long as AdamW's update of the parameters."""
-
-_LOCK = threading.Lock()
-_HELD: dict[int, int] = {}  # number of threads to restore, by Python thread in one_thread
 
 
 class OutputRidge(NamedTuple):
@@ -146,7 +143,7 @@ class AdapterNet(NeuralNet):
 
     def get_loss(self, y_pred: Adapted, y_true: Batch, *args: Any, **kwargs: Any) -> Tensor:
         """Return the joint losses (K,) on a batch; the ridge is part of the task loss."""
-        penalty = self.penalty(y_pred.points, y_true.y, self.module_)
+        penalty = self.penalty(y_pred.points, y_true.y, self.module_.layer)
         loss = torch.zeros_like(penalty)
         if y_pred.outputs is not None:
             loss = task_loss(y_pred.outputs, cast(Tensor, y_true.y), y_true.weights)
@@ -159,14 +156,14 @@ class AdapterNet(NeuralNet):
         """Return the penalties (K,) of validation rows, and the outputs of the heads or None."""
         self._set_training(False)
         points, outputs, _ = self.module_(rows.X)
-        return self.penalty(points, rows.y, self.module_), outputs
+        return self.penalty(points, rows.y, self.module_.layer), outputs
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
         """Return a context with one torch thread if training runs in small steps on the CPU."""
         n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())
         n_rows = batches.index.shape[-1] // batches.n_batches
         small = n_parameters * (n_rows + UPDATE_ROWS) < LARGE_STEP
-        return one_thread() if small and self.device.type == "cpu" else nullcontext()
+        return one_torch_thread() if small and self.device.type == "cpu" else nullcontext()
 
     def keep(self, members: Sequence[int]) -> None:
         """Keep only the given members."""
@@ -182,30 +179,6 @@ class AdapterNet(NeuralNet):
         self.ridge = None if self.ridge is None else self.ridge.keep(index)
         self.penalties = [self.penalties[member] for member in members]
         self.penalty = self.penalties[0].join(self.penalties[1:])
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread in the calling Python thread, and restore its number at the end.
-
-    Torch has a number for each Python thread, and one number that a Python thread takes over when
-    it first uses torch. The latter is the last number that was set anywhere. A Python thread that
-    first uses torch while others are in this context thus starts with one thread. If it enters the
-    context too, it leaves it with the number of the others, also if it had set one thread itself.
-    """
-    here = threading.get_ident()
-    if here in _HELD:
-        yield
-        return
-    with _LOCK:
-        found = torch.get_num_threads()
-        _HELD[here] = max(_HELD.values(), default=1) if found == 1 else found
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            torch.set_num_threads(_HELD.pop(here))
 
 
 def task_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -27,6 +27,17 @@ class Adapted(NamedTuple):
     reader: tuple[Tensor, Tensor] | None = None  # see AdapterNetwork.reader
 
 
+class Layer(NamedTuple):
+    """The linear layers of the members."""
+
+    weight: Tensor  # (K, d, d)
+    bias: Tensor  # (K, 1, d)
+
+    def split(self) -> "list[Layer]":
+        """Return the layer of each member, with the member axis."""
+        return [Layer(*each) for each in zip(*(part.split(1) for part in self), strict=True)]
+
+
 class AdapterNetwork(nn.Module):
     """One linear layer z = Ax + c for each member, with a linear head on its outputs or with none.
 
@@ -60,6 +71,11 @@ class AdapterNetwork(nn.Module):
             return None
         offset = torch.baddbmm(self.intercept, self.bias, self.coef.mT)
         return torch.bmm(self.coef, self.weight), offset
+
+    @property
+    def layer(self) -> Layer:
+        """The linear layers, on which a penalty may depend."""
+        return Layer(self.weight, self.bias)
 
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copy the weights of a member, by name and without the member axis."""

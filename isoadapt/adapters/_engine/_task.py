@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from isoadapt.adapters._engine._choice import Score, TargetUnits, make_score
 from isoadapt.adapters._engine._coordinates import Coordinates
-from isoadapt.adapters._engine._network import AdapterNetwork, Rates
+from isoadapt.adapters._engine._network import Layer, Rates
 from isoadapt.adapters._engine._output_ridge import automatic_ridge
 from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
 from isoadapt.adapters._maps import Floats, map_rows
@@ -141,14 +140,14 @@ class Penalty:
             "a larger batch_size or more rows"
         ]
 
-    def refresh(self, network: AdapterNetwork) -> None:
-        """Prepare for an epoch with the present network; the default does nothing."""
+    def refresh(self, layer: Layer) -> None:
+        """Prepare for an epoch with the present layer; the default does nothing."""
 
-    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
+    def __call__(self, points: Tensor, targets: Tensor | None, layer: Layer) -> Tensor:
         """Return the penalties (K,) of adapted points (K, n, d).
 
         Targets are class numbers (n,), or values or booleans (n, n_outputs), with a leading axis K
-        if the members have different rows. `network` is the network that adapted the points.
+        if the members have different rows. `layer` is what adapted the points.
         """
         return self.loss(points)
 
@@ -160,22 +159,16 @@ class _Looped(Penalty):
         super().__init__(penalties[0].loss, shifts=penalties[0].shifts)
         self.penalties = penalties
 
-    def refresh(self, network: AdapterNetwork) -> None:
-        for penalty, member in zip(self.penalties, _members(network), strict=True):
+    def refresh(self, layer: Layer) -> None:
+        for penalty, member in zip(self.penalties, layer.split(), strict=True):
             penalty.refresh(member)
 
-    def __call__(self, points: Tensor, targets: Tensor | None, network: AdapterNetwork) -> Tensor:
+    def __call__(self, points: Tensor, targets: Tensor | None, layer: Layer) -> Tensor:
         each: Sequence[Tensor | None] = [targets] * len(points)
         if targets is not None and targets.ndim == (2 if targets.dtype == torch.int64 else 3):
             each = targets.unbind()
-        parts = zip(self.penalties, points.split(1), each, _members(network), strict=True)
+        parts = zip(self.penalties, points.split(1), each, layer.split(), strict=True)
         return torch.cat([penalty(Z, own, member) for penalty, Z, own, member in parts])
-
-
-def _members(network: AdapterNetwork) -> list[Any]:
-    """The layer of each member, with the member axis."""
-    layers = zip(network.weight.split(1), network.bias.split(1), strict=True)
-    return [SimpleNamespace(weight=weight, bias=bias) for weight, bias in layers]
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:

@@ -152,26 +152,26 @@ class Training:
         """Run epochs until all members have stopped, and call `tick` after each."""
         self.net.initialize()
         self.net.notify("on_train_begin", X=self.batches, y=None)
-        if self.validation is not None and self.counts_start:
-            self._run_epoch(0)
-        for number in count(1):
-            self._run_epoch(number)
-            tick()
-            left = [k for k, choice in enumerate(self.choices) if not choice.stops(number)]
-            if not left:
-                return
-            if len(left) < len(self.choices):
-                self._keep(left)
+        with self.net.step_threads(self.batches):
+            if self.validation is not None and self.counts_start:
+                self._run_epoch(0)
+            for number in count(1):
+                self._run_epoch(number)
+                tick()
+                left = [k for k, choice in enumerate(self.choices) if not choice.stops(number)]
+                if not left:
+                    return
+                if len(left) < len(self.choices):
+                    self._keep(left)
 
     def _run_epoch(self, number: int) -> None:
         """Train, except in epoch 0, evaluate, and add an entry to the history of each member."""
         net, started = self.net, time.perf_counter()
-        with net.step_threads(self.batches):
-            with torch.no_grad():
-                net.penalty.refresh(net.module_)
-            if number:
-                net.fit_loop(self.batches, epochs=1)
-            measured = self._evaluate(number)
+        with torch.no_grad():
+            net.penalty.refresh(net.module_.layer)
+        if number:
+            net.fit_loop(self.batches, epochs=1)
+        measured = self._evaluate(number)
         entries: list[dict[str, float]] = [{"epoch": number} for _ in measured]
         if number:
             seconds = (time.perf_counter() - started) / len(entries)

@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from isoadapt._utils.devices import few_rows_in_one_thread, resolve_device
+from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.state import own_state
+from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._engine._choice import EpochChoice, TargetUnits, make_score
 from isoadapt.adapters._engine._loop import AdapterNet

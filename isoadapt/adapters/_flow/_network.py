@@ -94,6 +94,7 @@ class FlowNetwork(nn.Module):
     last_order: Tensor
     coef: Tensor | None
     intercept: Tensor | None
+    layer = None  # its penalty depends on the points alone
 
     def __init__(
         self, d: int, n_blocks: int, hidden: int, coupling: str, generator: torch.Generator

@@ -119,9 +119,9 @@ def compare_adapters(
         Above 0, show a progress bar on a terminal.
     cache : str or path-like, default=None
         Folder to keep the result of each fit in, under a name made from the content of the data and
-        the parameters, functions and classes of yours with the globals that they read. A comparison
-        that was stopped goes on from there. It requires an integer `random_state`. The files are
-        pickles: use only folders that you trust.
+        the parameters, and from the files that define classes and functions of yours, as for
+        :class:`AdapterSearchCV`. A comparison that was stopped goes on from there. It requires an
+        integer `random_state`. The files are pickles: use only folders that you trust.
 
     Returns
     -------

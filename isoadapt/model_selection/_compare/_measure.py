@@ -15,8 +15,8 @@ from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_scor
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt import metrics
-from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import reason
+from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.model_selection._compare._data import Data
 from isoadapt.model_selection._compare._methods import (
     ALL_COLUMNS,

@@ -54,14 +54,15 @@ class AdapterSearchCV(GridSearchCV):
     ----------
     estimator : estimator
         A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, a pipeline that ends in one,
-        or an :class:`~isoadapt.AdaptedEncoder`. A leading :class:`~isoadapt.TransformerEncoder`
-        encodes all texts once, outside the folds, because the embedding of a text depends on that
-        text alone; so does the encoder of an AdaptedEncoder, whose head is chosen by all labels of
-        the search, as in its ``fit``. All other steps are fitted within each fold, including those
-        that scikit-learn treats as stateless, because a ``FunctionTransformer`` may mix rows. An
-        encoder behind such a step encodes again in every fit; give it a cache. Other adapters are
-        admissible and are fitted one at a time. Candidates with ``random_state=None`` that are
-        trained together share a seed in each fold; GridSearchCV draws one for each fit.
+        or an :class:`~isoadapt.AdaptedEncoder`. A leading :class:`~isoadapt.TransformerEncoder`, or
+        another transformer with the method ``identity()``, encodes all texts once, outside the
+        folds: the embedding of a text must depend on that text alone. So does the encoder of an
+        AdaptedEncoder, whose head is chosen by all labels of the search, as in its ``fit``. All
+        other steps are fitted within each fold, including those that scikit-learn treats as
+        stateless, because a ``FunctionTransformer`` may mix rows. An encoder behind such a step
+        encodes again in every fit; give it a cache. Other adapters are admissible and are fitted
+        one at a time. Candidates with ``random_state=None`` that are trained together share a seed
+        in each fold; GridSearchCV draws one for each fit.
     param_grid : dict or list of dict
         Parameters to try, as for GridSearchCV.
     scoring : str, callable, list, tuple or dict, default=None
@@ -91,12 +92,13 @@ class AdapterSearchCV(GridSearchCV):
         faster.
     cache : str or path-like, default=None
         Folder to keep the results of finished blocks in, under names made from the content of the
-        data and the parameters, functions and classes of yours with the globals that they read and
-        the modules that they import. Files and what is looked up by a name at run time, as by
-        ``getattr`` or ``globals()``, do not count: empty the folder when these change. A search
-        that was stopped goes on from there, if the same call is made again. It requires integer
-        random states of the adapter, of the other steps and of a splitter that shuffles. The files
-        are pickles: use only folders that you trust.
+        data and the parameters, and from the files that define classes and functions of yours. What
+        such a file imports or reads does not count: empty the folder when it changes. Restart
+        Python after editing a file that has been imported. Of a class or function of a script or
+        notebook, its own lines count; if Python cannot find them, a warning says so, and the
+        results are not kept. A search that was stopped goes on from the folder, if the same call is
+        made again. It requires integer random states of the adapter, of the other steps and of a
+        splitter that shuffles. The files are pickles: use only folders that you trust.
 
     Attributes
     ----------
@@ -328,7 +330,8 @@ def _files(folder: Any, data: FitData, estimators: Mapping[int, Any]) -> dict[Fi
         return {}
     cache = ResultCache(Path(folder), data, "the search")
     fits = [Fit(number, fold) for number in estimators for fold in range(len(data.folds))]
-    return {fit: cache.file(fit.fold, estimators[fit.candidate], "a candidate") for fit in fits}
+    files = ((fit, cache.file(fit.fold, estimators[fit.candidate], "a candidate")) for fit in fits)
+    return {fit: file for fit, file in files if file}
 
 
 def _check_same_score(candidates: Sequence[Candidate]) -> None:

@@ -1,7 +1,6 @@
 """Cross-validation of many candidates; those that differ only in numbers are trained together.
 
-All fits are scored by scikit-learn's ``_fit_and_score``. It is given estimators that have been
-trained together with a ``fit`` that does nothing, and fits the others itself.
+Those are scored as scikit-learn's ``_fit_and_score`` does, which fits and scores the others.
 """
 
 import math
@@ -16,6 +15,7 @@ from sklearn.base import clone
 from sklearn.model_selection._validation import (
     _fit_and_score,
     _insert_error_scores,
+    _score,
     _warn_or_raise_about_fit_failures,
 )
 from sklearn.pipeline import Pipeline
@@ -100,15 +100,12 @@ class Group:
         seconds = (time.perf_counter() - before) / len(fits)
         found = []
         for fit, estimator, reason in zip(fits, estimators, reasons, strict=True):
-            if reason is None:
-                estimator.fit = lambda *_, **__: None
-            else:
-                estimator = clone(self.candidates[fit.candidate])
             train, test = self.data.folds[fit.fold]
-            rows = estimator, self.data.X, self.data.y
-            result = _fit_and_score(*rows, train=train, test=test, **self.data.options)
             if reason is None:
-                result["fit_time"] = seconds
+                result = {"fit_time": seconds} | _scores(estimator, self.data, train, test)
+            else:
+                rows = clone(self.candidates[fit.candidate]), self.data.X, self.data.y
+                result = _fit_and_score(*rows, train=train, test=test, **self.data.options)
             found.append((fit, Outcome(result, reason)))
         return found
 
@@ -150,15 +147,41 @@ class Group:
     def _fit_steps(self, fold: int) -> tuple[Any, Any, Any]:
         """Fit the steps before the adapter once per fold; return also what its fit is given."""
         if fold not in self.fitted:
-            given: list[Any] = []
             estimator, data, train = clone(self.first), self.data, self.data.folds[fold][0]
-            _adapter(estimator).fit = lambda *rows, **params: given.extend([rows, params])
             X, y = _safe_split(estimator, data.X, data.y, train)
             params = _check_method_params(data.X, data.options["fit_params"], indices=train)
+            recorder = _Recorder(_adapter(estimator))
+            if isinstance(estimator, Pipeline):
+                estimator.steps[-1] = estimator.steps[-1][0], recorder
+            else:
+                estimator = recorder
             estimator.fit(X, y, **params)
-            steps = estimator.steps[:-1] if isinstance(estimator, Pipeline) else []
-            self.fitted[fold] = steps, *given
+            self.fitted[fold] = getattr(estimator, "steps", [])[:-1], *recorder.given
         return self.fitted[fold]
+
+
+class _Recorder:
+    """Stands for an adapter, and keeps what its fit is given."""
+
+    def __init__(self, adapter: Any) -> None:
+        self.get_metadata_routing = adapter.get_metadata_routing
+
+    def fit(self, *rows: Any, **params: Any) -> None:
+        """Keep the rows and the parameters."""
+        self.given = rows, params
+
+
+def _scores(estimator: Any, data: FitData, train: Any, test: Any) -> dict[str, Any]:
+    """Score a fitted estimator; the result is that of scikit-learn's _fit_and_score."""
+    options, before = data.options, time.perf_counter()
+    found: dict[str, Any] = {"fit_error": None}
+    parts = ("test_scores", test), ("train_scores", train)
+    for name, rows in parts if options["return_train_score"] else parts[:1]:
+        X, y = _safe_split(estimator, data.X, data.y, rows, train)
+        params = _check_method_params(data.X, options["score_params"], indices=rows)
+        found[name] = _score(estimator, X, y, options["scorer"], params, options["error_score"])
+        found.setdefault("score_time", time.perf_counter() - before)
+    return found
 
 
 def evaluate(

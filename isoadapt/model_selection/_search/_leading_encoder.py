@@ -57,11 +57,5 @@ def _encodes_row_by_row(model: AdaptedEncoder) -> bool:
 
 
 def _transforms_row_by_row(step: Any) -> bool:
-    """Whether a step passes rows, or is an encoder, whose `identity` promises this of `transform`.
-
-    A class that overrides `transform` alone promises nothing.
-    """
-    if step is None or step == "passthrough":
-        return True
-    names = (vars(cls).keys() & {"identity", "transform"} for cls in type(step).__mro__)
-    return "identity" in next(filter(None, names), ())
+    """Whether a step passes rows, or is an encoder, whose `identity` promises this."""
+    return step is None or step == "passthrough" or hasattr(step, "identity")
