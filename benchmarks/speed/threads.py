@@ -12,18 +12,9 @@ from typing import Any
 
 import numpy as np
 
+import isoadapt as iso
 from benchmarks._data import load_embeddings, narrow_cone
 from benchmarks.speed._harness import Comparison, apart, seconds_of, single_thread
-from isoadapt import (
-    AllButTheTop,
-    ClusterIsotropy,
-    IsoBN,
-    IsotropyLayer,
-    LogitPreservingWhitening,
-    TeacherReadout,
-    Whitening,
-)
-from isoadapt.metrics import isotropy_report
 
 BUSY = "import torch\nA = torch.randn(2000, 2000)\nprint('busy', flush=True)\nwhile True: A @ A"
 TARGETS = {"Whitening, 100,000 rows": 1 / 0.8, "TeacherReadout": 1 / 0.8}
@@ -49,16 +40,17 @@ def calls(quick: bool) -> dict[str, tuple[int, int, Callable[[], Any]]]:
     n, many = (400, 2000) if quick else (4000, 100_000)
     X, y, head = data.X_train, data.y_train, data.head
     big, wide = rng.normal(size=(many, 384)), np.hstack([X, X[:, ::-1], X**2])[:n]
-    refitted = IsoBN(head="logistic", head_training="refit")
+    refitted = iso.IsoBN(head="logistic", head_training="refit")
+    preserving = iso.LogitPreservingWhitening(head)
     return {
-        "Whitening, 100,000 rows": (many, 384, lambda: Whitening().fit(big)),
-        "Whitening": (*X.shape, lambda: Whitening().fit(X)),
-        "LogitPreservingWhitening": (*X.shape, lambda: LogitPreservingWhitening(head).fit(X, y)),
-        "AllButTheTop": (*X.shape, lambda: AllButTheTop().fit(X)),
-        "ClusterIsotropy": (*X.shape, lambda: ClusterIsotropy(random_state=0).fit(X)),
+        "Whitening, 100,000 rows": (many, 384, lambda: iso.Whitening().fit(big)),
+        "Whitening": (*X.shape, lambda: iso.Whitening().fit(X)),
+        "LogitPreservingWhitening": (*X.shape, lambda: preserving.fit(X, y)),
+        "AllButTheTop": (*X.shape, lambda: iso.AllButTheTop().fit(X)),
+        "ClusterIsotropy": (*X.shape, lambda: iso.ClusterIsotropy(random_state=0).fit(X)),
         "IsoBN with a refitted head": (3000, 384, lambda: refitted.fit(X[:3000], y[:3000])),
-        "TeacherReadout": (*wide.shape, lambda: TeacherReadout().fit(wide, X[:n])),
-        "the report": (n, 384, lambda: isotropy_report(X[:n])),
+        "TeacherReadout": (*wide.shape, lambda: iso.TeacherReadout().fit(wide, X[:n])),
+        "the report": (n, 384, lambda: iso.metrics.isotropy_report(X[:n])),
     }
 
 
@@ -73,7 +65,7 @@ def _seconds(name: str, quick: bool, single: bool) -> float:
 def _beside_a_busy_process(quick: bool) -> Comparison:
     """Compare a fit beside a busy process with one alone."""
     data = narrow_cone(400, 384, seed=0) if quick else load_embeddings("mrpc")
-    layer = IsotropyLayer(data.head, device="cpu", random_state=0)
+    layer = iso.IsotropyLayer(data.head, device="cpu", random_state=0)
     busy, alone = [], []
     for _ in range(1 if quick else 3):
         alone.append(seconds_of(lambda: layer.fit(data.X_train, data.y_train)))
