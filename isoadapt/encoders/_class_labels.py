@@ -56,15 +56,19 @@ def checkpoint_head(encoder: Any, y: Any, class_names: Any = None) -> LinearHead
         head = head._renamed(own)
     if head is None or y is None or not (unknown := head._unknown_labels(y)):
         return head
-    ids = way_out = ""
-    if head.classes_ is not None and not head.multi_label_:
-        ids = "" if class_names else f" or, by their ids, 0 to {len(head.classes_) - 1}"
+    known, way_out = f"the checkpoint predicts {head._known()}", ""
+    if class_names is not None:
+        known = f"class_names has the keys {head._known()}: use one spelling, or leave it out"
+    elif isinstance(unknown[0], tuple) and not head.multi_label_:
+        known += ", one for each row: pass one column"
+    elif head.classes_ is not None and not head.multi_label_:
+        known += f" or, by their ids, 0 to {len(head.classes_) - 1}"
         flags = ",".join(f"{each}=…" for each in unknown[:2])
         way_out = "If yours mean the same classes, map them to these names: AdaptedEncoder(…, "
         way_out += f"class_names={{{unknown[0]!r}: …}}) or --class-names {flags}. "
     raise ValueError(
-        f"y holds {unknown[:5]}, but the checkpoint predicts {head._known()}{ids}. {way_out}For "
-        "another task, fit a new head with head='logistic' or --head logistic"
+        f"y holds {unknown[:5]}, but {known}. {way_out}For another task, fit a new head with "
+        "head='logistic' or --head logistic"
     )
 
 
