@@ -268,13 +268,19 @@ class LinearHead(BaseEstimator):
         -------
         float
             Accuracy or R².
+
+        Raises
+        ------
+        ValueError
+            If the head has none of the labels of y, or if it has strings and y has numbers.
         """
         y = self._targets(y).astype(np.int64) if self.multi_label_ else as_values(y)
         metric = r2_score if self.classes_ is None else accuracy_score
         if self.classes_ is not None and not self.multi_label_:
-            labels = [*self._unknown_labels(y), *self.classes_]
-            if len({isinstance(label, str) for label in labels}) == 2:
-                self._targets(y)  # raises, because strings and numbers are not compared
+            unknown = self._unknown_labels(y)
+            kinds = {isinstance(label, str) for label in (*unknown, *self.classes_)}
+            if len(kinds) == 2 or len(unknown) == len(set(np.ravel(y).tolist())):
+                self._targets(y)  # raises: y is spelled otherwise, so that its score says nothing
         weights = as_values(sample_weight, "sample_weight", numeric=True)
         return float(metric(y, self.predict(X), sample_weight=weights))
 

@@ -222,6 +222,7 @@ def test_clone_and_fit_give_the_same_object_and_copies_are_as_frozen():
     ("call", "word"),
     [
         (lambda: head(2, [0, 1]).score(X4[:2], ["0", "1"]), r"'0', '1'.*\[0, 1\]"),
+        (lambda: head(2, ["no", "yes"]).score(X4[:2], ["No", "YES"]), r"'No', 'YES'.*'no', 'yes'"),
         (lambda: LinearHead(np.ones((2, 3)), np.ones(2), ["a", "b", "c"]), "classes"),
         (lambda: LinearHead(np.eye(2), [0, 0], np.array(["a", 1], dtype=object)), "classes"),
         (lambda: LinearHead.from_estimator(LogisticRegression()), "fit it first"),

@@ -88,7 +88,8 @@ def check_file(path: Path, overwrite: bool) -> None:
 
 def read_class_names(text: str | None) -> dict[str, str] | None:
     """Split the value of ``--class-names`` into names by label."""
-    return dict(each.partition("=")[::2] for each in text.split(",")) if text else None
+    pairs = [each.partition("=")[::2] for each in (text or "").split(",")]
+    return {label.strip(): name.strip() for label, name in pairs} if text else None
 
 
 class WrongUsage(ValueError):

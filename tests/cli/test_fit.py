@@ -128,7 +128,7 @@ def test_own_labels_of_the_same_classes_and_a_new_head(files):
     line = ["fit", PRESERVING, "--on", "t.tsv", "--model", "model", "--out", "a", "--quiet"]
     refuse("y holds .*--class-names awful=…", *line)
     refuse("'awful': ''.* one to one, to all classes", *line, "--class-names", "awful")
-    names = ["--class-names", "awful=bad,fine=good,middling=so-so"]
+    names = ["--class-names", "awful=bad, fine = good,middling=so-so"]
     assert "\nHead: the checkpoint's\n" in succeed(*line, *names).stdout
     head = load_checkpoint("model")[1]
     np.testing.assert_array_equal(load_adapter("a").head_.coef_, head.coef_)
