@@ -90,8 +90,8 @@ _init = IsotropyLayer.__init__
 def _refuse_solver(self: IsotropyLayer, *args: Any, **parameters: Any) -> None:
     if "solver" in parameters:
         raise TypeError(
-            f"solver={parameters['solver']!r}: IsotropyLayer has no such parameter; use "
-            "ExactIsotropyLayer for what was solver='exact'"
+            f"solver={parameters['solver']!r}: IsotropyLayer has no such parameter; omit it, or "
+            "use ExactIsotropyLayer for what was solver='exact'"
         )
     _init(self, *args, **parameters)
 

@@ -20,7 +20,6 @@ from isoadapt.adapters._engine._loop import task_loss
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._linalg import whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.heads import LinearHead
 
 
 class _Objective(NamedTuple):
@@ -64,26 +63,20 @@ def solve_exact(
     problem: Problem, weight: float, ridge: float, device: torch.device, tick: Callable[[], Any]
 ) -> tuple[Affine, list[float]]:
     """Return the linear layer that minimises the joint loss, and the losses of the iterations."""
-    out, rank, d = problem.coordinates.out, problem.coordinates.n_read, len(problem.moments)
-    inside, outside = out[:, :rank], out[:, rank:]
-    inner, losses = Affine(np.zeros((0, d)), np.zeros(0)), list[float]()
-    if head := problem.inner_head():
-        inner, losses = _solve_row_space(problem, head, weight, ridge, device, tick)
+    inside, outside = np.split(problem.coordinates.out, [problem.coordinates.n_read], axis=1)
+    inner, losses = _solve_row_space(problem, weight, ridge, device, tick)
     if not weight:
         return Affine(inside @ inner.matrix + outside @ outside.T, inside @ inner.offset), losses
     return whiten_complement(problem.moments, inner, inside, outside)[0], losses
 
 
 def _solve_row_space(
-    problem: Problem,
-    inner: LinearHead,
-    weight: float,
-    ridge: float,
-    device: torch.device,
-    tick: Callable[[], Any],
+    problem: Problem, weight: float, ridge: float, device: torch.device, tick: Callable[[], Any]
 ) -> tuple[Affine, list[float]]:
-    """Return the map to the coordinates in the row space, and the losses."""
-    coordinates, into = problem.coordinates, problem.coordinates.into
+    """Return the map to the coordinates in the row space, and the losses; empty without a head."""
+    inner, coordinates, into = problem.inner_head(), problem.coordinates, problem.coordinates.into
+    if inner is None:
+        return Affine(np.zeros((0, len(problem.moments))), np.zeros(0)), []
     rank = coordinates.n_read
     start = np.column_stack([coordinates.start.matrix[:rank], coordinates.start.offset[:rank]])
     tensor = partial(torch.tensor, device=device)
