@@ -64,8 +64,9 @@ def checkpoint_head(encoder: Any, y: Any, class_names: Any = None) -> LinearHead
     elif head.classes_ is not None and not head.multi_label_:
         known += f" or, by their ids, 0 to {len(head.classes_) - 1}"
         flags = ",".join(f"{each}=…" for each in unknown[:2])
-        way_out = "If yours mean the same classes, map them to these names: AdaptedEncoder(…, "
-        way_out += f"class_names={{{unknown[0]!r}: …}}) or --class-names {flags}. "
+        pairs = ", ".join(f"{each!r}: …" for each in unknown[:2])
+        way_out = "If yours mean the same classes, map all of them to these names: AdaptedEncoder("
+        way_out += f"…, class_names={{{pairs}}}) or --class-names {flags}. "
     raise ValueError(
         f"y holds {unknown[:5]}, but {known}. {way_out}For another task, fit a new head with "
         "head='logistic' or --head logistic"
