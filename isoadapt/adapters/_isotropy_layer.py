@@ -5,8 +5,8 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 
+from isoadapt._utils.sklearn_private import Interval, StrOptions
 from isoadapt.adapters._engine._exact import solve_exact
 from isoadapt.adapters._engine._task import Penalty, Problem
 from isoadapt.adapters._penalised import PenalisedAdapter
