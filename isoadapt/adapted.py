@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, TransformerMixin, _fit_context, clone
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, get_tags
-from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from isoadapt._utils.messages import shown, warn
+from isoadapt._utils.sklearn_private import HasMethods, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt.adapters import IsotropyLayer, LogitPreservingWhitening, Whitening
 from isoadapt.adapters._affine import TransformerAdapter

@@ -80,6 +80,18 @@ def test_no_modules_import_each_other_in_a_circle():
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
+def test_private_names_of_scikit_learn_are_imported_in_one_module():
+    private = [
+        module
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sklearn")
+        for alias in node.names
+        if "._" in f".{node.module}.{alias.name}"
+    ]
+    assert set(private) == {"isoadapt._utils.sklearn_private"}
+
+
 # Exported names have full numpydoc docstrings; everything else has one short paragraph.
 
 

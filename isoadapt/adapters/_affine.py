@@ -6,9 +6,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
-from sklearn.base import _fit_context, clone
-from sklearn.utils._param_validation import HasMethods
+from sklearn.base import clone
 
+from isoadapt._utils.sklearn_private import HasMethods, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter

@@ -5,8 +5,8 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
+from isoadapt._utils.sklearn_private import Interval
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
 from isoadapt.adapters._linalg import leading_components
 from isoadapt.adapters._maps import Affine

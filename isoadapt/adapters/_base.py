@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import ClassifierTags, RegressorTags, Tags, check_random_state, get_tags
-from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_n_features, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix
+from isoadapt._utils.sklearn_private import HasMethods, StrOptions, _check_n_features
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._docstrings import fill_docstring
 from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_targets

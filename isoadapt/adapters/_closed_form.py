@@ -4,10 +4,9 @@ from abc import abstractmethod
 from typing import Any, Self, cast
 
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import _fit_context
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from isoadapt._utils.sklearn_private import StrOptions, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt._utils.threads import few_rows_in_one_thread, one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
-from sklearn.utils._param_validation import Interval
 
+from isoadapt._utils.sklearn_private import Interval
 from isoadapt.adapters._all_but_the_top import resolve_n_components
 from isoadapt.adapters._base import make_random_state
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter

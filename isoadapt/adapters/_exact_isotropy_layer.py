@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Self
 
-from sklearn.utils._param_validation import Interval
 from tqdm.auto import tqdm
 
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.messages import shows_progress
+from isoadapt._utils.sklearn_private import Interval
 from isoadapt.adapters._engine._exact import solve_exact
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._penalised import TaskAdapter

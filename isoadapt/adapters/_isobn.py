@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
+from isoadapt._utils.sklearn_private import Interval
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
 from isoadapt.adapters._maps import Affine
 from isoadapt.geometry import Moments

@@ -6,8 +6,8 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 
+from isoadapt._utils.sklearn_private import Interval
 from isoadapt.adapters._engine._task import Penalty, Problem
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.losses import IsoScoreLoss

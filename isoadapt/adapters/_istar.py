@@ -6,9 +6,9 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from isoadapt._utils.sklearn_private import Interval, StrOptions
 from isoadapt.adapters._engine._network import Layer
 from isoadapt.adapters._engine._task import Penalty, Problem, stacked
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 from sklearn.utils import Tags
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from isoadapt._utils.messages import warn
+from isoadapt._utils.sklearn_private import HasMethods, Interval, StrOptions
 from isoadapt.adapters._closed_form import MomentsAdapter
 from isoadapt.adapters._heads import PROBES
 from isoadapt.adapters._linalg import row_space, whiten_complement

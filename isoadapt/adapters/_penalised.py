@@ -10,14 +10,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer, get_scorer_names
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
 from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.messages import warn
+from isoadapt._utils.sklearn_private import Interval, StrOptions, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.adapters._base import BaseAdapter, make_random_state

@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import train_test_split
-from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from isoadapt._utils.containers import as_values
 from isoadapt._utils.copies import copy_hashes, row_hashes
 from isoadapt._utils.messages import listed, warn
+from isoadapt._utils.sklearn_private import _check_sample_weight
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import SMALLEST, dead_dimensions, is_rounding

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from isoadapt._utils.sklearn_private import Interval, StrOptions
 from isoadapt.adapters._engine._network import Layer
 from isoadapt.adapters._engine._task import Penalty, Problem, stacked
 from isoadapt.adapters._linalg import descending_eigh

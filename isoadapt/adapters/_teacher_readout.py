@@ -8,15 +8,14 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import _fit_context
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import r2_score
 from sklearn.utils import Tags
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
+from isoadapt._utils.sklearn_private import Interval, StrOptions, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.adapters._base import BaseAdapter

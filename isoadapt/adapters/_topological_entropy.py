@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from isoadapt._utils.sklearn_private import StrOptions
 from isoadapt.adapters._engine._network import Layer
 from isoadapt.adapters._engine._task import Penalty, Problem
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter

@@ -4,8 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from sklearn.utils._param_validation import Interval, StrOptions
-
+from isoadapt._utils.sklearn_private import Interval, StrOptions
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
 from isoadapt.adapters._linalg import (
     descending_eigh,

@@ -9,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing
 
 from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder
 from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import aligned_table
+from isoadapt._utils.sklearn_private import _safe_indexing
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES
 from isoadapt.cli._options import TITLES, Console, WrongUsage, read_settings

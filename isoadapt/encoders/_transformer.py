@@ -11,13 +11,13 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, TransformerMixin, _fit_context, clone
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
-from sklearn.utils._param_validation import Interval, StrOptions
 from tqdm.auto import tqdm
 
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.messages import shows_progress
+from isoadapt._utils.sklearn_private import Interval, StrOptions, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._cache import EmbeddingCache, Request
 from isoadapt.encoders._folder import checkpoint_folder, sentence_modules

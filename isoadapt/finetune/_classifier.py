@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 from torch import nn
 
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import reason, shows_progress
+from isoadapt._utils.sklearn_private import Interval, StrOptions, validate_params
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._backbone import position_limit
 from isoadapt.encoders._folder import (

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
-from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -18,6 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from isoadapt._utils.containers import as_array, as_indicator, table_columns
 from isoadapt._utils.messages import listed, warn
+from isoadapt._utils.sklearn_private import InvalidParameterError
 from isoadapt.encoders._class_labels import class_labels
 
 

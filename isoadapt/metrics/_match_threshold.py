@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import _safe_indexing
-from sklearn.utils._param_validation import Interval, validate_params
-from sklearn.utils.validation import _num_samples
 
 from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.copies import copy_hashes, first_of_equal
+from isoadapt._utils.sklearn_private import Interval, _num_samples, _safe_indexing, validate_params
 from isoadapt._utils.state import own_state
 from isoadapt.geometry._neighbours import unit_rows
 from isoadapt.metrics._points import as_points

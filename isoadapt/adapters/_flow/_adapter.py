@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt._utils.devices import resolve_device
+from isoadapt._utils.sklearn_private import Interval, StrOptions, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.adapters._base import BaseAdapter, make_random_state

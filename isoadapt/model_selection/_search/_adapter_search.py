@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, _fit_context, is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags, indexable
-from sklearn.utils._param_validation import Interval
 from tqdm import tqdm
 
 from isoadapt._utils.containers import as_values
 from isoadapt._utils.messages import shows_progress, warn
+from isoadapt._utils.sklearn_private import Interval, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._rows import restore_on_failure
 from isoadapt.model_selection._result_cache import (

@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.base import clone
-from sklearn.model_selection._validation import (
-    _fit_and_score,
-    _insert_error_scores,
-    _score,
-    _warn_or_raise_about_fit_failures,
-)
 from sklearn.pipeline import Pipeline
-from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_method_params
 
 from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import resolve_device
+from isoadapt._utils.sklearn_private import (
+    _check_method_params,
+    _fit_and_score,
+    _insert_error_scores,
+    _safe_split,
+    _score,
+    _warn_or_raise_about_fit_failures,
+)
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._penalised import PenalisedAdapter
