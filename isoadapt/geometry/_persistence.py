@@ -75,7 +75,7 @@ def persistence_bars(X: ArrayLike | Tensor) -> Floats | Tensor:
     parents = torch.from_numpy(spanning_parents(to_numpy(points)))
     ends = points.index_select(0, parents.to(points.device))
     bars = torch.linalg.vector_norm(points[1:] - ends, dim=1).sort(descending=True).values
-    if not bars.sum().isfinite():
+    if not math.isfinite(bars.detach().sum()):
         raise ValueError(
             "X is not finite: it contains NaN, infinity or values whose squares overflow; drop "
             "these rows, or scale X down"
