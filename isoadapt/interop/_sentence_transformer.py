@@ -150,8 +150,8 @@ def write_sentence_folder(
             f"with pooling=[('cls', -1), ('mean', -1)] and without a head, or {SERVE}"
         )
     source = served.reference()
-    network, logits, kept = served.classifier(source)
     modules = _modules(opened, as_linear(served.map_), normalize)
+    network, logits, kept = served.classifier(source)
     changes = _padding(opened, network.config)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         code = write_checkpoint(written, served, network, changes)
