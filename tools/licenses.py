@@ -29,6 +29,9 @@ code of theirs. No package of the core has a licence of the GPL family. Packages
 Public License 2.0 are marked: their copyleft is limited to their own files and does not extend to
 programs that import them.
 
+isoadapt contains 3,000 definitions of WordNet 3.1, which come under the licence of WordNet:
+`isoadapt/datasets/general_sentences.LICENSE`, also in the wheel and the sdist.
+
 | package | licence | installed by |
 |---|---|---|
 """

@@ -21,7 +21,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 1.5  # seconds of processor time for the help
-_DATA = ("isoadapt/datasets/acceptability.tsv", "isoadapt/datasets/similarity_pairs.tsv")
+_DATA = {
+    f"isoadapt/datasets/{name}"
+    for name in (
+        "acceptability.tsv",
+        "similarity_pairs.tsv",
+        "general_sentences.txt.bz2",
+        "general_sentences.LICENSE",
+    )
+}
 README = """
 import re, sys
 import isoadapt

