@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -13,8 +14,9 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from isoadapt._fit_rows import FitRows, with_teacher_layers
 from isoadapt._utils.messages import shown, warn
-from isoadapt._utils.sklearn_private import HasMethods, _fit_context
+from isoadapt._utils.sklearn_private import HasMethods, Interval, StrOptions, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt.adapters import IsotropyLayer, LogitPreservingWhitening, Whitening
 from isoadapt.adapters._affine import TransformerAdapter
@@ -79,6 +81,16 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         a folder, a name on the Hub, or an encoder, with parameters such as
         ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A live model
         cannot be pickled: set ``teacher=None`` after ``fit``.
+    teacher_layers : int or "auto", default="auto"
+        Number of last layers of the teacher that run on the classifier's states of tokens, which a
+        linear map aligns with the teacher's: the vectors then come close to the teacher's own, in
+        one pass and these layers. 0 predicts them from pooled hidden states alone. "auto" is 1 if
+        both are transformers with the same tokenizer, and otherwise 0, with a warning.
+    general : "auto", list of str or None, default="auto"
+        Sentences on all subjects that are added to the texts of the fit, so that the map also suits
+        other texts. "auto" adds those of :func:`~isoadapt.datasets.load_general_sentences` to fits
+        with a teacher and to LogitPreservingWhitening for a checkpoint's head of many classes,
+        unless the texts are not English, which a warning says. None adds none.
     class_names : dict, default=None
         The checkpoint's names of classes by your labels, one to one and complete. ``y``,
         ``classes_`` and predictions are then your labels; saved adapters and exports keep the
@@ -125,17 +137,28 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         "encoder": [object],  # TransformerEncoder checks it, whose message shows no whole model
         "adapter": [BaseAdapter, HasMethods(["fit", "transform"]), None],
         "teacher": [str, os.PathLike, HasMethods(["fit", "transform"]), None],
+        "teacher_layers": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
+        "general": [StrOptions({"auto"}), list, None],
         "class_names": [dict, None],
     }
 
     pipeline_: Pipeline
 
     def __init__(
-        self, encoder: Any, adapter: Any = None, teacher: Any = None, *, class_names: Any = None
+        self,
+        encoder: Any,
+        adapter: Any = None,
+        teacher: Any = None,
+        *,
+        teacher_layers: int | str = "auto",
+        general: Any = "auto",
+        class_names: Any = None,
     ) -> None:
         self.encoder = encoder
         self.adapter = adapter
         self.teacher = teacher
+        self.teacher_layers = teacher_layers
+        self.general = general
         self.class_names = class_names
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -186,8 +209,15 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 "were exported with an adapter, but the input of its classifier is taken: for the "
                 "repaired ones choose pooling='exported', otherwise pooling='head_input'"
             )
-        targets = y if self.teacher is None else self._teacher().transform(X)
-        pipeline["adapter"].fit(pipeline["encoder"].fit_transform(X, y), targets, **given)
+        rows = FitRows.of(X, self.general, pipeline["adapter"], given)
+        targets = y
+        if self.teacher is not None:
+            teacher, layers = self._teacher(), self.teacher_layers
+            encoder = with_teacher_layers(pipeline["encoder"], teacher, rows.parts(), layers)
+            pipeline.steps[0] = ("encoder", encoder)
+            targets = rows.encoded(teacher)
+        columns = rows.encoded(pipeline["encoder"].fit(X, y))
+        pipeline["adapter"].fit(columns, targets, **rows.fit_options())
         _warn_if_healthy(pipeline["adapter"])
         self.pipeline_ = pipeline
         return self

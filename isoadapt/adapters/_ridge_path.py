@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from isoadapt._utils.copies import copy_hashes
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
-from isoadapt.geometry._spread import is_rounding
+from isoadapt.geometry._ridge import standardised_path
 
 _N_FOLDS = 5
 _BLOCK = 2048  # rows that are converted to float64 at a time
@@ -83,22 +82,6 @@ def ridge_path(gram: Floats, cross: Floats, ridges: Sequence[float] | Floats) ->
     sizes, axes = np.linalg.eigh(gram)
     crossed = axes.T @ cross
     yield from (axes @ (crossed / (sizes + ridge)[:, None]) for ridge in ridges)
-
-
-def standardised_path(moments: Moments, p: int, ridges: Sequence[float]) -> Iterator[Tensor]:
-    """Yield coefficients (p, q) of p columns, standardised for the ridge; others are targets."""
-    # All in torch: products of NumPy and SciPy beside it would wait for its threads.
-    scatter, cross = moments.scatter[:p, :p], moments.scatter[:p, p:] / moments.count
-    deviations = (scatter.diagonal() / moments.count).sqrt()
-    constant = is_rounding(deviations, moments.mean[:p].abs())
-    scale = (1 / deviations).where(~constant, 0.0)[:, None]
-    correlation = scatter * (scale.T / moments.count)
-    correlation *= scale
-    cross *= scale
-    diagonal = correlation.diagonal().clone()
-    for ridge in ridges:
-        correlation.diagonal().copy_(diagonal + ridge)
-        yield scale * torch.cholesky_solve(cross, torch.linalg.cholesky(correlation))
 
 
 def choose_ridge(parts: Sequence[Moments], p: int, ridge: float | str) -> tuple[float, float]:

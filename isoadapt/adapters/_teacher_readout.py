@@ -27,11 +27,11 @@ from isoadapt.adapters._ridge_path import (
     add_rows,
     choose_ridge,
     merged,
-    standardised_path,
 )
 from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import RowReader, is_dask, is_memmap, refuse_chunks, unmap_pages
+from isoadapt.geometry._ridge import standardised_path
 from isoadapt.heads import LinearHead
 
 _CONSTANT = 1e-20  # variance of unit vectors up to which they count as equal

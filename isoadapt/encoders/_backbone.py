@@ -13,8 +13,10 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 
 from isoadapt._utils.threads import settle_threads
+from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._kinds import CLASSIFIES, check_unnamed_head
 from isoadapt.encoders._pooling import (
+    ALIGNED,
     EXPORTED,
     HEAD_INPUT,
     LIBRARY,
@@ -156,6 +158,8 @@ class Backbone:
                 f"pooling={name!r}: {type(self.model).__name__} has no classifier head; choose "
                 "'cls', 'mean' or 'max'"
             )
+        if isinstance(name, Aligned):
+            return self._aligned(name)
         parts = several_layers(name, layer)
         if parts is None:
             found = self._one_layer(name, layer)
@@ -166,6 +170,15 @@ class Backbone:
         if modes[0] == HEAD_INPUT:
             states[0], own = -1, self.sentence_pooling(True) or own  # -1 as the parameter has it
         return Pooling(modes, (), own.max_length, tuple(states))
+
+    def _aligned(self, aligned: Aligned) -> Pooling:
+        """Return the pooling of vectors that another encoder's layers give, behind a head's."""
+        if aligned.matrix.shape[1] != len(aligned.states) * self.hidden_size:
+            raise ValueError(f"pooling={aligned} was fitted to hidden states of another model")
+        if self.head is None:
+            return Pooling((ALIGNED,), layers=(self.n_layers,), aligned=aligned)
+        own, layers = self.sentence_pooling(True) or Pooling(()), (-1, self.n_layers)
+        return Pooling((HEAD_INPUT, ALIGNED), (), own.max_length, layers, aligned)
 
     def _one_layer(self, name: PoolingSetting, layer: int) -> Pooling:
         """Return the pooling of one hidden state that is called `name`."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isoadapt._utils.threads import workers
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling
+from isoadapt.encoders._pooling import ALIGNED, HEAD_INPUT, MODES, Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens
 
@@ -24,8 +24,8 @@ _LEAST_TEXTS = 16  # that two threads share
 # In a batch of both, the first text is padded, also with a tokenizer of characters.
 PAIR = Texts(["It was far.", "It was far, and then the road ran on under the trees by a river."])
 
-Embed = Callable[[dict[str, Tensor]], Tensor]
-Batch = tuple[NDArray[np.int64], Tensor]  # the numbers of its inputs (B,), and what Embed returned
+Embed = Callable[[dict[str, Tensor]], Any]
+Batch = tuple[NDArray[np.int64], Any]  # the numbers of its inputs (B,), and what Embed returned
 
 
 def embed_batches(
@@ -140,6 +140,8 @@ def embed_batch(backbone: Backbone, pooling: Pooling, batch: dict[str, Tensor]) 
             return MODES[mode](output.last_hidden_state.float(), mask)
         # A classifier that has a decoder too returns the states of both.
         states = getattr(output, "encoder_hidden_states", None) or output.hidden_states
+        if mode == ALIGNED:
+            return pooling.aligned.module(mask.device)(states, batch)
         # BigBird appends tokens to fill its blocks of sparse attention.
         return MODES[mode](states[layer][:, : mask.shape[1]].float(), mask)
 

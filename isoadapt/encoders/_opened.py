@@ -1,7 +1,7 @@
 """Opened: an encoder with its model loaded, which answers every question about its vectors."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import (
     PAIR,
+    Batch,
+    Embed,
     embed_batch,
     embed_in_threads,
     explained_failure,
@@ -24,7 +26,7 @@ from isoadapt.encoders._batching import (
     write_vectors,
 )
 from isoadapt.encoders._classifier_head import read_head
-from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, width_after
+from isoadapt.encoders._pooling import ALIGNED, HEAD_INPUT, Pooling, width_after
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks
 from isoadapt.heads import LinearHead
@@ -56,6 +58,8 @@ class Opened:
 
     def _n_columns(self, mode: str) -> int:
         """Return the number of columns of one pooling."""
+        if mode == ALIGNED:
+            return self.pooling.aligned.width
         head = self.backbone.head if mode == HEAD_INPUT else None
         return self.backbone.hidden_size if head is None else head.in_features
 
@@ -64,7 +68,7 @@ class Opened:
         """Names of the columns of the poolings, such as "layer2_mean_17"."""
         names = list[str]()
         for mode, layer in self.pooling.parts:
-            stem = mode if mode == HEAD_INPUT else f"layer{layer}_{mode}"
+            stem = mode if mode in (HEAD_INPUT, ALIGNED) else f"layer{layer}_{mode}"
             names += [f"{stem}_{column}" for column in range(self._n_columns(mode))]
         return names
 
@@ -79,7 +83,7 @@ class Opened:
         unlike = pooling.begins_with_head_input if own is None else own != tokenizers
         if backbone.switches_attention or unlike:  # it would treat padding as text or text as such
             return True
-        key = (pooling.parts, tokenizers, backbone.tokenizer.padding_side)
+        key = (pooling.parts, pooling.aligned, tokenizers, backbone.tokenizer.padding_side)
         with _LOCK:
             if key not in backbone.probes:
                 backbone.probes[key] = self._padding_changes_vectors()
@@ -126,20 +130,27 @@ class Opened:
     ) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
+        with closing(self.batches(texts, lambda own: own._embed)) as batches:
+            write_vectors(batches, vectors, progress)
+        return vectors
+
+    def batches(
+        self, texts: Texts, embed: Callable[["Opened"], Embed], equal_lengths: bool = False
+    ) -> Generator[Batch, None, None]:
+        """Yield the batches of texts, for which `embed` makes the function of each thread."""
         budget = token_budget(self.batch_tokens, self.backbone.model.device)
         # It may pass texts, which adds hooks to modules. They must not be copied meanwhile.
-        equal_lengths = self.equal_lengths
-        embeds = [self._embed]
+        equal_lengths = self.equal_lengths or equal_lengths
+        embeds = [embed(self)]
         if fills_two_threads(texts, self.backbone.model.device, budget):
             # A pass may change buffers, such as those of dynamic rotary embeddings.
             model = eval_copy(self.backbone.model)
-            embeds.append(replace(self, backbone=replace(self.backbone, model=model))._embed)
+            embeds.append(embed(replace(self, backbone=replace(self.backbone, model=model))))
         with (
             closing(tokenize_blocks(texts, self.tokens)) as blocks,  # ends their thread
             closing(embed_in_threads(blocks, embeds, budget, equal_lengths)) as batches,
         ):
-            write_vectors(batches, vectors, progress)
-        return vectors
+            yield from batches
 
     @torch.inference_mode()
     def _embed(self, batch: dict[str, Tensor]) -> Tensor:
@@ -159,6 +170,8 @@ class Opened:
         """Say in words how one vector is computed from a text."""
         if self.pooling.is_head_input:
             return "input of the classifier's last linear layer (pooling='head_input')"
+        if (aligned := self.pooling.aligned) is not None:
+            return f"{aligned.n_layers} layer(s) of another encoder on aligned states of tokens"
         layer, *others = dict.fromkeys(layer for _, layer in self.pooling.parts)
         if others:
             return f"poolings of several hidden states (pooling={self.pooling.parts})"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ HEAD_INPUT: Final = "head_input"
 READOUT: Final = "readout"
 OF_STATES: Final = ("cls", "mean", "max")  # poolings of one hidden state that a user can name
 EXPORTED: Final = "exported"
+ALIGNED: Final = "aligned"  # the mode of vectors of another encoder
 LIBRARY: Final = "sentence-transformers"  # the mode of vectors that this library computes
 
 
@@ -41,7 +42,8 @@ def width_after(step: nn.Module, width: int) -> int:
     return int(getattr(step, "out_features", min(width, getattr(step, "n", width))))
 
 
-PoolingSetting = str | Sequence[tuple[str, int]]  # the parameter of an encoder
+# The parameter of an encoder; AdaptedEncoder sets an `Aligned` too.
+PoolingSetting = Any
 Parts = tuple[tuple[str, int], ...]  # poolings, each with the number of a hidden state
 
 
@@ -53,6 +55,7 @@ class Pooling:
     steps: tuple[nn.Module, ...] = ()  # that follow, of vectors (B, d)
     max_length: int | None = None  # of texts in tokens
     layers: tuple[int, ...] = ()  # the hidden state of each; empty stands for the last one
+    aligned: Any = None  # what computes those of the mode ALIGNED
 
     @property
     def parts(self) -> Parts:
@@ -73,7 +76,7 @@ class Pooling:
 
 def several_layers(pooling: PoolingSetting, layer: int = -1) -> Literal["readout"] | Parts | None:
     """Return READOUT, or the pairs (pooling, layer) after checking them; None for one pooling."""
-    if isinstance(pooling, str) and pooling != READOUT:
+    if not isinstance(pooling, Sequence) or (isinstance(pooling, str) and pooling != READOUT):
         return None
     if layer != -1:
         raise ValueError(

@@ -19,6 +19,7 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.messages import shows_progress
 from isoadapt._utils.sklearn_private import Interval, StrOptions, _fit_context
 from isoadapt._utils.state import own_state
+from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._cache import EmbeddingCache, Request
 from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
 from isoadapt.encoders._identity import Identity, checkpoint_identity
@@ -133,7 +134,12 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
     _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - scikit-learn's convention
         "model": "no_validation",
-        "pooling": [StrOptions({"auto", HEAD_INPUT, EXPORTED, READOUT, *OF_STATES}), list, tuple],
+        "pooling": [
+            StrOptions({"auto", HEAD_INPUT, EXPORTED, READOUT, *OF_STATES}),
+            list,
+            tuple,
+            Aligned,
+        ],
         "layer": [Integral],
         "max_length": [Interval(Integral, 1, None, closed="left"), None],
         "batch_tokens": [Interval(Integral, 1, None, closed="left")],
@@ -337,7 +343,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             and pooling, such as ``"head_input_0"`` and ``"layer2_mean_17"``.
         """
         opened = self.open()
-        if several_layers(self.pooling):
+        if several_layers(self.pooling) or isinstance(self.pooling, Aligned):
             return np.array(opened.names, dtype=object)
         plain = [f"transformerencoder{column}" for column in range(opened.width)]
         return np.array(plain, dtype=object)

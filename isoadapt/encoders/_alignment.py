@@ -1,0 +1,134 @@
+"""Fit of the linear map between hidden states of tokens in two encoders (model stitching).
+
+Lenc and Vedaldi (2015); Bansal, Nakkiran and Barak (2021).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isoadapt.encoders._aligned import Aligned, Tail, layer_list
+from isoadapt.encoders._backbone import eval_copy
+from isoadapt.encoders._batching import Embed, explained_failure, to_device
+from isoadapt.encoders._opened import Opened
+from isoadapt.encoders._pooling import MODES
+from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._tokenization import model_inputs
+from isoadapt.geometry import Moments
+from isoadapt.geometry._ridge import standardised_path
+
+_BLOCK = 4096  # tokens whose moments are computed at a time
+_RIDGE = 1e-3  # relative to the variance of each column
+_SAMPLE = 100  # texts whose tokens are compared
+
+
+def why_not(encoder: Any, teacher: Any, texts: Texts, n_layers: int) -> str:
+    """Say why the teacher's layers cannot run on states of the encoder; "" if they can."""
+    for each, name in ((encoder, "the encoder"), (teacher, "the teacher")):
+        if not isinstance(each, Opened):
+            return f"{name} is not a transformer whose hidden states are known"
+    pooling, limit = teacher.pooling, teacher.backbone.limit
+    if not {*pooling.modes} <= {*MODES} or any(layer != -1 for _, layer in pooling.parts):
+        return "the teacher's vectors are not pooled from its last hidden state"
+    model = teacher.backbone.base
+    try:
+        n = len(layer_list(model)[1])
+    except ValueError as error:
+        return str(error)
+    if n_layers > n:
+        return f"the teacher has {n} layers"
+    length = encoder.length(texts.second is not None)
+    if limit is not None and (length is None or length > limit):
+        return f"the teacher has positions for {limit} tokens, the encoder reads {length}"
+    sample = texts.take(range(min(_SAMPLE, len(texts))))
+    first, second = (
+        model_inputs(each.backbone, sample, length).flat["input_ids"] for each in (encoder, teacher)
+    )
+    return "" if np.array_equal(first, second) else "their tokenizers differ"
+
+
+def align(
+    encoder: Opened,
+    teacher: Opened,
+    parts: Sequence[tuple[Texts, NDArray[Any]]],
+    n_layers: int,
+    progress: Callable[[int], Any] = lambda n_texts: None,
+    ridge: float = _RIDGE,
+) -> Aligned:
+    """Fit the map to the tokens of texts with weights, and return it with the last layers."""
+    depth, base = encoder.backbone.n_layers, teacher.backbone.base
+    states = tuple(sorted({0, depth // 3, 2 * depth // 3, depth - 1, depth}))
+    moments, p = Moments(), len(states) * encoder.backbone.hidden_size
+    for texts, weights in parts:
+        for rows, of_texts in _token_rows(encoder, teacher, texts, states, -1 - n_layers):
+            moments.merge(_measured(rows, torch.from_numpy(weights[of_texts])))
+            progress(len({*of_texts.tolist()}))
+    coef = next(standardised_path(moments, p, [ridge]))
+    offset = moments.mean[p:] - moments.mean[:p] @ coef
+    tail = Tail(eval_copy(base), n_layers)
+    return Aligned(
+        type(base).__name__,
+        json.dumps(base.config.to_dict(), default=str),
+        n_layers,
+        {name: _array(values) for name, values in tail.tensors().items()},
+        tuple(sorted(teacher.backbone.inputs - {"input_ids"} | {"attention_mask"})),
+        teacher.pooling.modes,
+        states,
+        _array(coef.T.contiguous()),
+        _array(offset),
+    )
+
+
+def _token_rows(
+    encoder: Opened, teacher: Opened, texts: Texts, states: Sequence[int], before: int
+) -> Iterator[tuple[Tensor, NDArray[Any]]]:
+    """Yield states of tokens in both encoders (n, p + q), and the number of the text of each."""
+
+    def embed(own: Opened) -> Embed:
+        models = own.backbone.base, eval_copy(teacher.backbone.base)
+        readers = zip((own, teacher), models, (states, (before,)), strict=True)
+        return partial(_states, tuple(readers))
+
+    held: list[Any] = []
+    with closing(encoder.batches(texts, embed, teacher.equal_lengths)) as batches:
+        for numbers, (rows, counts) in batches:
+            held.append((rows, np.repeat(numbers, counts)))
+            if sum(len(rows) for rows, _ in held) >= _BLOCK:
+                yield torch.cat([rows for rows, _ in held]), np.concatenate([of for _, of in held])
+                held.clear()
+    if held:
+        yield torch.cat([rows for rows, _ in held]), np.concatenate([of for _, of in held])
+
+
+@torch.inference_mode()
+def _states(readers: Any, batch: dict[str, Tensor]) -> tuple[Tensor, NDArray[Any]]:
+    """Return states of the tokens of a batch (n, p + q) in both models, and tokens of each text."""
+    found, mask = [], batch["attention_mask"].bool()
+    for opened, model, states in readers:
+        with explained_failure(opened.backbone, batch):
+            device = opened.backbone.model.device
+            inputs = opened.backbone.accepted(to_device(batch, device))
+            hidden = model(**inputs, output_hidden_states=True).hidden_states
+            found += [hidden[i][:, : mask.shape[1]][mask.to(device)].float() for i in states]
+    rows = torch.cat([each.to(found[-1].device) for each in found], dim=1)
+    return rows, mask.sum(dim=1).numpy()
+
+
+def _measured(rows: Tensor, weights: Tensor) -> Moments:
+    """Return the moments of rows with weights."""
+    weights = weights.to(rows)
+    mean = weights @ rows / weights.sum()
+    rows = (rows - mean) * weights.sqrt()[:, None]
+    return Moments._of(float(weights.sum()), mean.double(), (rows.T @ rows).double())
+
+
+def _array(values: Tensor) -> NDArray[Any]:
+    """Return values as an array, numbers that are not integers in float32."""
+    return (values.float() if values.is_floating_point() else values).numpy(force=True)
