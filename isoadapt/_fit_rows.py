@@ -11,7 +11,7 @@ from isoadapt._utils.messages import shown, shows_progress, warn
 from isoadapt.adapters import LogitPreservingWhitening
 from isoadapt.datasets import load_general_sentences
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._alignment import align, why_not
+from isoadapt.encoders._alignment import align
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.heads import LinearHead
@@ -49,8 +49,10 @@ class FitRows(NamedTuple):
         """Return distinct texts with their weights, of the inputs and of the sentences."""
         texts, inverse = as_texts(self.X).unique()
         found = [(texts, np.bincount(inverse, self._weights()))]
-        n = len(self.general)
-        return found + [(Texts(self.general), self.fit_options()["sample_weight"][-n:])] * bool(n)
+        if self.general:
+            added = self.fit_options()["sample_weight"][-len(self.general) :]
+            found.append((Texts(self.general), added))
+        return found
 
     def fit_options(self) -> dict[str, Any]:
         """Return the weights and groups of all rows."""
@@ -104,23 +106,23 @@ def with_teacher_layers(
     """
     if n_layers == 0:
         return encoder
-    wanted, why = _LAYERS if n_layers == "auto" else int(n_layers), ""
-    if any(not isinstance(each, TransformerEncoder) for each in (encoder, teacher)):
-        why = "encoder and teacher are not both a TransformerEncoder"
-    elif encoder.pooling not in ("auto", READOUT):
-        why = f"the encoder has pooling={shown(encoder.pooling)}"
-    else:
+    try:
+        if any(not isinstance(each, TransformerEncoder) for each in (encoder, teacher)):
+            raise ValueError("encoder and teacher are not both a TransformerEncoder")
+        if encoder.pooling not in ("auto", READOUT):
+            raise ValueError(f"the encoder has pooling={shown(encoder.pooling)}")
         own, other = encoder.open(), teacher.open()
-        why = why_not(own, other, parts[0][0], wanted)
-    if not why:
-        hidden = not shows_progress(encoder.verbose)
-        n = sum(len(texts) for texts, _ in parts)
-        with tqdm(total=n, unit=" texts", desc="Aligning", disable=hidden) as bar:
+        wanted = _LAYERS if n_layers == "auto" else int(n_layers)
+        total, hidden = sum(len(texts) for texts, _ in parts), not shows_progress(encoder.verbose)
+        with tqdm(total=total, unit=" texts", desc="Aligning", disable=hidden) as bar:
             return encoder._variant(pooling=align(own, other, parts, wanted, bar.update))
-    if n_layers != "auto":
-        raise ValueError(f"teacher_layers={n_layers}, but {why}: choose 0, pooled hidden states")
-    warn(
-        f"the readout predicts the teacher's vectors from pooled hidden states, because {why}; "
-        "teacher_layers=0 does so without this warning"
-    )
-    return encoder
+    except ValueError as error:
+        if n_layers != "auto":
+            raise ValueError(
+                f"teacher_layers={n_layers}, but {error}: choose 0, for pooled hidden states"
+            ) from error
+        warn(
+            "the teacher's vectors are predicted from pooled hidden states, which is less exact "
+            f"than its last layers, because {error}; teacher_layers=0 does so without a warning"
+        )
+        return encoder

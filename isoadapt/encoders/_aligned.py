@@ -52,7 +52,7 @@ class Aligned:
         return whole.hexdigest()
 
     def __repr__(self) -> str:
-        return f"Aligned(n_layers={self.n_layers}, digest={self.digest!r})"
+        return f"Aligned(n_layers={self.n_layers}, digest={self.digest[:16]!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {part.name: getattr(self, part.name) for part in fields(self)}
@@ -101,9 +101,7 @@ class Tail(nn.Module):
     @classmethod
     def loaded(cls, aligned: Aligned) -> "Tail":
         """Build the layers without those before, and load their weights."""
-        import transformers
-
-        kind = getattr(transformers, aligned.model_class)
+        kind = model_class(aligned.model_class)
         config = kind.config_class.from_dict(json.loads(aligned.config))
         with torch.device("meta"):
             model = kind(config)
@@ -112,6 +110,8 @@ class Tail(nn.Module):
         for name, values in aligned.weights.items():
             place, _, leaf = name.rpartition(".")
             module, tensor = tail.model.get_submodule(place), torch.from_numpy(values)
+            if getattr(module, leaf).shape != tensor.shape:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}")
             if leaf in module._parameters:
                 module._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
             else:
@@ -147,3 +147,15 @@ def layer_list(model: Any) -> tuple[str, nn.ModuleList]:
         if isinstance(module, nn.ModuleList) and len(module) == n:
             return name, module
     raise ValueError(f"the layers of {type(model).__name__} are not in one list")
+
+
+def model_class(name: str) -> Any:
+    """Return a class of transformers that computes hidden states, or raise ValueError."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    if name not in MODEL_MAPPING_NAMES.values():
+        raise ValueError(
+            f"{name} is not one of the model classes that AutoModel of transformers gives"
+        )
+    return getattr(transformers, name)

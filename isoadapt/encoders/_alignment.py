@@ -6,6 +6,7 @@ Lenc and Vedaldi (2015); Bansal, Nakkiran and Barak (2021).
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isoadapt.encoders._aligned import Aligned, Tail, layer_list
+from isoadapt._utils.state import own_state
+from isoadapt.encoders._aligned import Aligned, Tail, model_class
 from isoadapt.encoders._backbone import eval_copy
-from isoadapt.encoders._batching import Embed, explained_failure, to_device
+from isoadapt.encoders._batching import PAIR, Embed, explained_failure, to_device
 from isoadapt.encoders._opened import Opened
-from isoadapt.encoders._pooling import MODES
+from isoadapt.encoders._pooling import ALIGNED, MODES, Normalize, Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.geometry import Moments
@@ -27,33 +29,61 @@ from isoadapt.geometry._ridge import standardised_path
 _BLOCK = 4096  # tokens whose moments are computed at a time
 _RIDGE = 1e-3  # relative to the variance of each column
 _SAMPLE = 100  # texts whose tokens are compared
+_TOLERANCE = 1e-3  # of cosines, which is above rounding in half precision
 
 
-def why_not(encoder: Any, teacher: Any, texts: Texts, n_layers: int) -> str:
-    """Say why the teacher's layers cannot run on states of the encoder; "" if they can."""
-    for each, name in ((encoder, "the encoder"), (teacher, "the teacher")):
-        if not isinstance(each, Opened):
-            return f"{name} is not a transformer whose hidden states are known"
-    pooling, limit = teacher.pooling, teacher.backbone.limit
+def last_layers(teacher: Any, n_layers: int) -> Aligned:
+    """Return the last layers of a teacher, reading its own states; raise ValueError if it cannot."""
+    if not isinstance(teacher, Opened):
+        raise ValueError("the teacher is not a transformer whose hidden states are known")
+    pooling, base, depth = teacher.pooling, teacher.backbone.base, teacher.backbone.n_layers
     if not {*pooling.modes} <= {*MODES} or any(layer != -1 for _, layer in pooling.parts):
-        return "the teacher's vectors are not pooled from its last hidden state"
-    model = teacher.backbone.base
-    try:
-        n = len(layer_list(model)[1])
-    except ValueError as error:
-        return str(error)
-    if n_layers > n:
-        return f"the teacher has {n} layers"
-    length = encoder.length(texts.second is not None)
+        raise ValueError("the teacher's vectors are not pooled from its last hidden state")
+    if n_layers > depth:
+        raise ValueError(f"the teacher has {depth} layers")
+    model_class(type(base).__name__)
+    width = teacher.backbone.hidden_size
+    alone = Aligned(
+        type(base).__name__,
+        json.dumps(base.config.to_dict(), default=str),
+        n_layers,
+        {
+            name: _array(values)
+            for name, values in Tail(eval_copy(base), n_layers).tensors().items()
+        },
+        tuple(sorted(teacher.backbone.inputs - {"input_ids"} | {"attention_mask"})),
+        pooling.modes,
+        (depth - n_layers,),
+        np.eye(width, dtype=np.float32),
+        np.zeros(width, dtype=np.float32),
+    )
+    batch = teacher.tokens(PAIR).batch(0, 2)
+    unit = replace(teacher, pooling=replace(pooling, steps=(Normalize(),)))
+    read = replace(teacher, pooling=Pooling((ALIGNED,), layers=(depth,), aligned=alone))
+    cosines = (unit._embed(batch) * read._embed(batch)).sum(dim=1)
+    if not bool((cosines > 1 - _TOLERANCE).all()):
+        raise ValueError("the teacher's last layers need more than the states before them")
+    return alone
+
+
+def check_tokens(encoder: Any, teacher: Opened, texts: Texts) -> None:
+    """Raise ValueError unless both encoders read the same tokens of texts."""
+    if not isinstance(encoder, Opened):
+        raise ValueError("the encoder is not a transformer whose hidden states are known")
+    length, limit = encoder.length(texts.second is not None), teacher.backbone.limit
     if limit is not None and (length is None or length > limit):
-        return f"the teacher has positions for {limit} tokens, the encoder reads {length}"
+        raise ValueError(
+            f"the teacher has positions for {limit} tokens, but the encoder's max_length={length}"
+        )
     sample = texts.take(range(min(_SAMPLE, len(texts))))
-    first, second = (
+    own, other = (
         model_inputs(each.backbone, sample, length).flat["input_ids"] for each in (encoder, teacher)
     )
-    return "" if np.array_equal(first, second) else "their tokenizers differ"
+    if not np.array_equal(own, other):
+        raise ValueError("the tokenizers of encoder and teacher differ")
 
 
+@own_state(models=True)
 def align(
     encoder: Opened,
     teacher: Opened,
@@ -62,8 +92,10 @@ def align(
     progress: Callable[[int], Any] = lambda n_texts: None,
     ridge: float = _RIDGE,
 ) -> Aligned:
-    """Fit the map to the tokens of texts with weights, and return it with the last layers."""
-    depth, base = encoder.backbone.n_layers, teacher.backbone.base
+    """Fit the map to tokens of texts with weights; raise ValueError where there cannot be one."""
+    alone = last_layers(teacher, n_layers)
+    check_tokens(encoder, teacher, parts[0][0])
+    depth = encoder.backbone.n_layers
     states = tuple(sorted({0, depth // 3, 2 * depth // 3, depth - 1, depth}))
     moments, p = Moments(), len(states) * encoder.backbone.hidden_size
     for texts, weights in parts:
@@ -72,18 +104,7 @@ def align(
             progress(len({*of_texts.tolist()}))
     coef = next(standardised_path(moments, p, [ridge]))
     offset = moments.mean[p:] - moments.mean[:p] @ coef
-    tail = Tail(eval_copy(base), n_layers)
-    return Aligned(
-        type(base).__name__,
-        json.dumps(base.config.to_dict(), default=str),
-        n_layers,
-        {name: _array(values) for name, values in tail.tensors().items()},
-        tuple(sorted(teacher.backbone.inputs - {"input_ids"} | {"attention_mask"})),
-        teacher.pooling.modes,
-        states,
-        _array(coef.T.contiguous()),
-        _array(offset),
-    )
+    return replace(alone, states=states, matrix=_array(coef.T.contiguous()), offset=_array(offset))
 
 
 def _token_rows(

@@ -24,6 +24,7 @@ FILE, CARD = "adapter.skops", "README.md"
 
 # Packages of which skops may create objects: they hold arrays and compute, and touch no files.
 _TRUSTED = ("isoadapt.adapters.", "isoadapt.geometry.", "isoadapt.heads.", "isoadapt.losses.")
+_ALIGNED = "isoadapt.encoders._aligned.Aligned"
 # The parameters that determine vectors. Neither trust_remote_code nor cache is read from a file.
 _ENCODER = ("model", "pooling", "layer", "max_length", "dtype", "revision")
 # Attributes that are not saved: the reference has a file of its own, the others are settings.
@@ -251,7 +252,7 @@ def _load(blob: bytes) -> tuple[Any, str | None]:
 
 def _is_trusted(name: str) -> bool:
     """Return whether a name is that of a class which a trusted package defines."""
-    found = locate(name) if name.startswith(_TRUSTED) else None
+    found = locate(name) if name.startswith((*_TRUSTED, _ALIGNED)) else None
     return isinstance(found, type) and f"{found.__module__}.{found.__name__}" == name
 
 
