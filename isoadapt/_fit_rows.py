@@ -1,23 +1,27 @@
 """What an AdaptedEncoder fits its adapter to: the given texts, general sentences, a teacher."""
 
 import re
+import warnings
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 from tqdm.auto import tqdm
 
 from isoadapt._utils.messages import shown, shows_progress, warn
+from isoadapt._utils.sklearn_private import _num_samples, _safe_indexing
 from isoadapt.adapters import LogitPreservingWhitening
 from isoadapt.datasets import load_general_sentences
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._alignment import align
+from isoadapt.encoders._aligned import Aligned
+from isoadapt.encoders._alignment import Part, align, check_tokens, last_layers
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.heads import LinearHead
 
 _LAYERS = 1  # of the teacher, for "auto"
-_N_GENERAL = 3000  # sentences
+_N_ALIGNED = 1000  # general sentences where a teacher's layers are aligned, otherwise all
 _SHARE, _LEAST = 0.25, 500.0  # of their weight in that of the texts, and the weight at least
 _MANY = 10  # classes from which whitening needs them
 _WORD = re.compile(r"[^\W\d_]{3,}")  # three letters or more
@@ -26,51 +30,94 @@ _SAMPLE = 200  # texts whose words are looked at
 
 
 class FitRows(NamedTuple):
-    """The rows of a fit: given inputs of an encoder, and then general sentences."""
+    """The rows of a fit: given inputs of an encoder, and then general ones."""
 
     X: Any
-    general: list[str]
-    options: dict[str, Any]  # weights and groups of the inputs
+    general: list[Any]
+    given: dict[str, Any]  # weights and groups of the inputs
 
     @classmethod
-    def of(cls, X: Any, general: Any, adapter: Any, options: dict[str, Any]) -> Self:
-        """Choose the general sentences for an adapter."""
-        if general is None or not _uses_general(adapter):
-            return cls(X, [], options)
-        return cls(X, _suiting(X) if isinstance(general, str) else as_texts(general).first, options)
+    def of(cls, X: Any, general: Any, pipeline: Any, given: dict[str, Any]) -> Self:
+        """Choose the general sentences for the fit of an encoder and an adapter."""
+        if general == "auto":
+            wanted = _uses_general(pipeline["adapter"])
+            reads_texts = isinstance(pipeline["encoder"], TransformerEncoder)
+            return cls(X, _suiting(as_texts(X)) if wanted and reads_texts else [], given)
+        return cls(X, list(general or []), given)
+
+    @property
+    def n_own(self) -> int:
+        """Number of given inputs."""
+        return _num_samples(self.X)
+
+    def fewer(self) -> Self:
+        """Return the rows with as many general ones as an alignment needs."""
+        return self._replace(general=self.general[:_N_ALIGNED])
 
     def encoded(self, encoder: Any) -> Any:
         """Return the vectors of all rows (n, d)."""
-        parts = [self.X, self.general] if self.general else [self.X]
-        vectors = [encoder.transform(part) for part in parts]
-        return np.vstack(vectors) if self.general else vectors[0]
+        vectors = encoder.transform(self.X)
+        return np.vstack([vectors, encoder.transform(self.general)]) if self.general else vectors
 
-    def parts(self) -> list[tuple[Texts, NDArray[Any]]]:
-        """Return distinct texts with their weights, of the inputs and of the sentences."""
+    def weights(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the weights of the given inputs, and of the general ones."""
+        own, n = self.given.get("sample_weight"), len(self.general)
+        own = np.ones(self.n_own) if own is None else np.asarray(own, np.float64)
+        return own, np.full(n, max(_SHARE * own.sum(), _LEAST) / max(n, 1))
+
+    def options(self) -> dict[str, Any]:
+        """Return the weights and groups of all rows, as far as they are needed."""
+        if not self.general:
+            return self.given
+        found: dict[str, Any] = {"sample_weight": np.concatenate(self.weights())}
+        if "groups" in self.given:
+            names = [f"general {i}" for i in range(len(self.general))]
+            found["groups"] = np.array([*map(str, self.given["groups"]), *names])
+        return found
+
+    def aligned(
+        self, encoder: Any, teacher: Any, layers: Aligned, held: NDArray[np.bool_]
+    ) -> tuple[Any, Any]:
+        """Return encoders with a teacher's last layers, fitted to all rows and without some."""
+        own, hidden = (encoder.open(), teacher.open()), not shows_progress(encoder.verbose)
+        with tqdm(unit=" texts", desc="Aligning", disable=hidden) as bar:
+            both = align(*own, layers, self._parts(held), bar.update)
+        found, tested = (encoder._variant(pooling=each) for each in both)
+        return found, tested
+
+    def _parts(self, held: NDArray[np.bool_]) -> list[Part]:
+        """Return the texts for the alignment, each once."""
+        own, of_general = self.weights()
         texts, inverse = as_texts(self.X).unique()
-        found = [(texts, np.bincount(inverse, self._weights()))]
+        first = np.unique(inverse, return_index=True)[1]
+        found = [Part(texts, np.bincount(inverse, own), held[first])]
         if self.general:
-            added = self.fit_options()["sample_weight"][-len(self.general) :]
-            found.append((Texts(self.general), added))
+            found.append(Part(as_texts(self.general), of_general, held[self.n_own :]))
         return found
 
-    def fit_options(self) -> dict[str, Any]:
-        """Return the weights and groups of all rows."""
-        n, own = len(self.general), self.options
-        if not n:
-            return own
-        weights = self._weights()
-        total = max(_SHARE * weights.sum(), _LEAST)
-        found = {"sample_weight": np.append(weights, np.full(n, total / n))}
-        if "groups" in own:
-            groups = [*map(str, own["groups"]), *(f"general sentence {i}" for i in range(n))]
-            found["groups"] = np.array(groups)
-        return found
+    def explained(
+        self, pipeline: Any, tested: Any, columns: Any, targets: Any, held: NDArray[np.bool_]
+    ) -> tuple[float, float]:
+        """Return R² of the teacher's vectors of held-out rows, of given and of general ones.
 
-    def _weights(self) -> NDArray[Any]:
-        """Return the weights of the given inputs."""
-        weights = self.options.get("sample_weight")
-        return np.ones(len(self.X)) if weights is None else np.asarray(weights, np.float64)
+        Either the readout is fitted without them, or it reads an encoder that is: `tested`.
+        """
+        reader, weights = pipeline["adapter"], np.concatenate(self.weights())
+        if own := tested is pipeline["encoder"]:
+            reader, rest = clone(reader).set_params(ridge=reader.ridge_), ~held
+            with warnings.catch_warnings(action="ignore"):
+                reader.fit(columns[rest], targets[rest], weights[rest])
+
+        found = []
+        for start, inputs in ((0, self.X), (self.n_own, self.general)):
+            chosen = np.flatnonzero(held[start : start + _num_samples(inputs)])
+            rows = chosen + start
+            if len(rows) < 2:
+                found.append(float("nan"))
+                continue
+            read = columns[rows] if own else tested.transform(_safe_indexing(inputs, chosen))
+            found.append(reader.score(read, targets[rows], weights[rows]))
+        return found[0], found[1]
 
 
 def _uses_general(adapter: Any) -> bool:
@@ -81,15 +128,15 @@ def _uses_general(adapter: Any) -> bool:
     return isinstance(head, LinearHead) and classes is not None and len(classes) >= _MANY
 
 
-def _suiting(X: Any) -> list[str]:
-    """Return the English sentences of this package, or none if the words of X are others."""
-    sentences, texts = load_general_sentences(), as_texts(X)
+def _suiting(texts: Texts) -> list[str]:
+    """Return the English sentences of this package, or none if the words of texts are others."""
+    sentences = load_general_sentences()
     sample = texts.take(range(0, len(texts), -(-len(texts) // _SAMPLE)))
     known = {*_WORD.findall(" ".join(sentences).lower())}
     own = " ".join([*sample.first, *(sample.second or [])]).lower()
     inside = sum(len(word) for word in _WORD.findall(own) if word in known)
     if inside >= _KNOWN * len("".join(own.split())):
-        return sentences[:_N_GENERAL]
+        return sentences
     warn(
         "general='auto' adds no English sentences to the fit, because the words of your texts are "
         "others; pass general=[…], sentences on all subjects in their language, or general=None"
@@ -97,32 +144,25 @@ def _suiting(X: Any) -> list[str]:
     return []
 
 
-def with_teacher_layers(
-    encoder: Any, teacher: Any, parts: list[tuple[Texts, NDArray[Any]]], n_layers: int | str
-) -> Any:
-    """Return an encoder that runs last layers of the teacher on its states, fitted to texts.
-
-    It is the encoder as it was for 0 layers, and with a warning for "auto" if it cannot be.
-    """
-    if n_layers == 0:
-        return encoder
+def teachers_layers(encoder: Any, teacher: Any, X: Any, n: int | str) -> Aligned | None:
+    """Return the last layers of a teacher; None for 0, and with a warning where "auto" has none."""
+    if n == 0:
+        return None
     try:
         if any(not isinstance(each, TransformerEncoder) for each in (encoder, teacher)):
             raise ValueError("encoder and teacher are not both a TransformerEncoder")
         if encoder.pooling not in ("auto", READOUT):
             raise ValueError(f"the encoder has pooling={shown(encoder.pooling)}")
-        own, other = encoder.open(), teacher.open()
-        wanted = _LAYERS if n_layers == "auto" else int(n_layers)
-        total, hidden = sum(len(texts) for texts, _ in parts), not shows_progress(encoder.verbose)
-        with tqdm(total=total, unit=" texts", desc="Aligning", disable=hidden) as bar:
-            return encoder._variant(pooling=align(own, other, parts, wanted, bar.update))
+        found = last_layers(teacher.open(), _LAYERS if n == "auto" else int(n))
+        check_tokens(encoder.open(), teacher.open(), as_texts(X))
+        return found
     except ValueError as error:
-        if n_layers != "auto":
+        if n != "auto":
             raise ValueError(
-                f"teacher_layers={n_layers}, but {error}: choose 0, for pooled hidden states"
+                f"teacher_layers={n}, but {error}: choose 0, for pooled hidden states"
             ) from error
         warn(
             "the teacher's vectors are predicted from pooled hidden states, which is less exact "
             f"than its last layers, because {error}; teacher_layers=0 does so without a warning"
         )
-        return encoder
+        return None

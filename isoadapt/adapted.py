@@ -14,7 +14,8 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from isoadapt._fit_rows import FitRows, with_teacher_layers
+from isoadapt._fit_rows import FitRows, teachers_layers
+from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import shown, warn
 from isoadapt._utils.sklearn_private import HasMethods, Interval, StrOptions, _fit_context
 from isoadapt._utils.state import own_state
@@ -31,6 +32,8 @@ from isoadapt.metrics._match_threshold import drawn
 from isoadapt.metrics._report_text import PARTLY
 
 __all__ = ["AdaptedEncoder"]
+
+_HELD = 5  # one of so many rows is held out to compute R²
 
 
 def _fitted_adapter_has(name: str) -> Any:
@@ -197,29 +200,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             has labels that are not the checkpoint's.
         """
         given = {"sample_weight": sample_weight, "groups": groups}
-        given = {name: value for name, value in given.items() if value is not None}
-        for name in given:
-            if not has_fit_parameter(self._adapter(), name):
-                kind = type(self._adapter()).__name__
-                raise ValueError(f"{name} was given, but {kind}.fit does not accept it: omit it")
-        pipeline = self._unfitted_pipeline(y)
-        if has_unread_export(pipeline["encoder"]):
-            warn(
-                f"{pipeline['encoder'].open().backbone.shown} also holds repaired vectors, which "
-                "were exported with an adapter, but the input of its classifier is taken: for the "
-                "repaired ones choose pooling='exported', otherwise pooling='head_input'"
-            )
-        rows = FitRows.of(X, self.general, pipeline["adapter"], given)
-        targets = y
-        if self.teacher is not None:
-            teacher, layers = self._teacher(), self.teacher_layers
-            encoder = with_teacher_layers(pipeline["encoder"], teacher, rows.parts(), layers)
-            pipeline.steps[0] = ("encoder", encoder)
-            targets = rows.encoded(teacher)
-        columns = rows.encoded(pipeline["encoder"].fit(X, y))
-        pipeline["adapter"].fit(columns, targets, **rows.fit_options())
-        _warn_if_healthy(pipeline["adapter"])
-        self.pipeline_ = pipeline
+        self._fit(X, y, {name: value for name, value in given.items() if value is not None})
         return self
 
     @own_state()
@@ -474,6 +455,47 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 "has none, and there are no labels to fit one to: choose Whitening(), or pass y"
             )
         return Pipeline([("encoder", encoder), ("adapter", adapter)])
+
+    def _fit(self, X: Any, y: Any, given: dict[str, Any]) -> Any:
+        """Fit to texts with the given weights and groups, and return their vectors (n, d)."""
+        for name in given:
+            if not has_fit_parameter(self._adapter(), name):
+                kind = type(self._adapter()).__name__
+                raise ValueError(f"{name} was given, but {kind}.fit does not accept it: omit it")
+        pipeline = self._unfitted_pipeline(y)
+        if has_unread_export(pipeline["encoder"]):
+            warn(
+                f"{pipeline['encoder'].open().backbone.shown} also holds repaired vectors, which "
+                "were exported with an adapter, but the input of its classifier is taken: for the "
+                "repaired ones choose pooling='exported', otherwise pooling='head_input'"
+            )
+        rows, adapter = FitRows.of(X, self.general, pipeline, given), pipeline["adapter"]
+        if self.teacher is None:
+            columns = rows.encoded(pipeline["encoder"].fit(X, y))
+            adapter.fit(columns, y, **rows.options())
+        else:
+            columns = self._fit_to_teacher(pipeline, rows)
+        _warn_if_healthy(adapter)
+        self.pipeline_ = pipeline
+        return columns[: rows.n_own]
+
+    def _fit_to_teacher(self, pipeline: Pipeline, rows: FitRows) -> Any:
+        """Fit the encoder and the readout to the teacher's vectors; return the columns (n, p)."""
+        teacher, (encoder, adapter) = self._teacher(), (step for _, step in pipeline.steps)
+        layers = teachers_layers(encoder, teacher, rows.X, self.teacher_layers)
+        rows = rows if layers is None or self.general != "auto" else rows.fewer()
+        targets, tested = rows.encoded(teacher), encoder
+        held = copy_hashes(targets, 0.0) % _HELD == 0
+        self.teacher_layers_ = 0
+        if layers is not None:
+            encoder, tested = rows.aligned(encoder, teacher, layers, held)
+            pipeline.steps[0], self.teacher_layers_ = ("encoder", encoder), layers.n_layers
+            adapter._n_predicted = layers.width * (layers.width == targets.shape[1])
+        columns = rows.encoded(encoder.fit(rows.X))
+        adapter.fit(columns, targets, **rows.options())
+        explained = rows.explained(pipeline, tested, columns, targets, held)
+        self.r2_own_, self.r2_general_ = explained
+        return columns
 
     def _fitted(self) -> Pipeline:
         """Return the fitted pipeline."""

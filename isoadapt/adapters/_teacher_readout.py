@@ -119,6 +119,7 @@ class TeacherReadout(BaseAdapter):
     _needs_teacher: ClassVar[bool] = True
     _keeps_predictions = True
     _invertible: ClassVar[bool] = False
+    _n_predicted: int = 0  # last columns of X that are the teacher's vectors but for an error
 
     head: Any = "auto"
     _: KW_ONLY
@@ -294,6 +295,8 @@ class TeacherReadout(BaseAdapter):
             own = Moments._of(total.count, total.mean[:p], total.scatter[:p, :p])
             check_spread(own, scaled=True)
         head = self._find_head()
+        taken = _without_predicted(p, self._n_predicted, len(total))
+        parts, rest = [part.mapped(*taken) for part in parts], total.mapped(*taken)
         self.ridge_, error = choose_ridge(parts, p, self.ridge)
         spread = float(total.scatter[p:, p:].trace())
         self.r2_ = float(1 - error / spread) if spread > _CONSTANT * total.count else float("nan")
@@ -305,9 +308,9 @@ class TeacherReadout(BaseAdapter):
                 f"R² of the teacher's vectors is {self.r2_:.2f} in held-out rows. Below {_POOR}, "
                 f"{other}fit to more texts, or check that X and y are of the same texts"
             )
-        mean = total.mean.numpy()
-        coef = next(standardised_path(total, p, [self.ridge_])).numpy()
-        self.readout_ = Affine(coef.T.copy(), mean[p:] - mean[:p] @ coef)
+        mean, coef = rest.mean.numpy(), next(standardised_path(rest, p, [self.ridge_])).numpy()
+        offset = mean[p:] - mean[:p] @ coef
+        self.readout_ = Affine(coef.T - taken[0][p:, :p], offset)
         map_ = self.readout_ if self.space == "teacher" else self._into_head(total, head)
         return self._set_fitted(map_, head)
 
@@ -334,6 +337,13 @@ class TeacherReadout(BaseAdapter):
         tags.estimator_type = tags.classifier_tags = tags.regressor_tags = None
         tags.target_tags.required = tags.target_tags.multi_output = True
         return tags
+
+
+def _without_predicted(p: int, n: int, width: int) -> Affine:
+    """Return the map of rows (x, t) that takes the last n of the p columns of x from t."""
+    matrix = np.eye(width)
+    matrix[p:, p - n : p] -= np.eye(width - p, n)
+    return Affine(matrix, np.zeros(width))
 
 
 def _chunks(X: Any, y: Any, *others: Any) -> Iterator[tuple[Any, ...]]:

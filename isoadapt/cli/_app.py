@@ -16,7 +16,14 @@ from isoadapt._utils.messages import choices, reason
 from isoadapt.adapters._registry import METHODS, NAMES
 from isoadapt.cli import _options as options
 from isoadapt.cli._options import TABLE, Console, WrongUsage, check_exist
-from isoadapt.cli._sources import Columns, is_matrix, read_labelled, read_to_audit, read_to_fit
+from isoadapt.cli._sources import (
+    Columns,
+    is_matrix,
+    read_general,
+    read_labelled,
+    read_to_audit,
+    read_to_fit,
+)
 from isoadapt.finetune._penalties import PENALTIES
 
 _EXPECTED = ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError, MemoryError
@@ -287,6 +294,8 @@ def fit(
         str | None, Option(help="Checkpoint that embeds the texts. Its head is the adapter's head.")
     ] = None,
     teacher: options.Teacher = None,
+    teacher_layers: options.TeacherLayers = "auto",
+    general: options.General = "auto",
     head: options.Head = "auto",
     class_names: options.ClassNames = None,
     settings: Annotated[
@@ -319,14 +328,21 @@ def fit(
     from isoadapt import TransformerEncoder
     from isoadapt.cli import _fit
 
-    encoder, pooling = None, "auto" if teacher is None else "readout"
+    console, encoder = Console(as_json, quiet), None
+    pooling = "auto" if teacher is None else "readout"
     if model is not None:
         folder = Path(model).expanduser()
         path = str(folder.resolve()) if folder.is_dir() else model  # found from any folder
-        encoder = TransformerEncoder(path, pooling=pooling, max_length=max_length)
-    parts = encoder, teacher, options.read_class_names(class_names)
+        verbose = console.verbose
+        encoder = TransformerEncoder(path, pooling=pooling, max_length=max_length, verbose=verbose)
+    given = {
+        "teacher": teacher,
+        "teacher_layers": int(teacher_layers) if teacher_layers.isdecimal() else teacher_layers,
+        "general": read_general(general),
+        "class_names": options.read_class_names(class_names),
+    }
     settings = [f"head={head}", *(settings or [])]
-    _fit.fit(name, rows, *parts, settings, out, overwrite, Console(as_json, quiet))
+    _fit.fit(name, rows, encoder, given, settings, out, overwrite, console)
 
 
 @app.command()

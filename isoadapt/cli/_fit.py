@@ -1,7 +1,7 @@
 """Implementation of ``isoadapt fit``."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -43,22 +43,22 @@ def fit(
     name: str,
     rows: Rows,
     encoder: TransformerEncoder | None,
-    teacher: str | None,
-    class_names: dict[str, str] | None,
+    options: Mapping[str, Any],
     settings: Sequence[str],
     out: Path,
     overwrite: bool,
     console: Console,
 ) -> None:
-    """Fit and save an adapter, and print the figures before and after."""
+    """Fit and save an adapter, with options of AdaptedEncoder; print figures before and after."""
     cls = ADAPTERS[NAMES[name]]
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     adapter._validate_params()
-    y = rows.labels
+    y, teacher, class_names = rows.labels, options["teacher"], options["class_names"]
     if class_names is not None and y is not None:
         y = y.astype(str)
+    model = AdaptedEncoder(encoder, adapter, **options)
+    model._validate_params()
     if encoder is not None:
-        model = AdaptedEncoder(encoder, adapter, teacher, class_names=class_names)
         adapter = model._unfitted_pipeline(y)["adapter"]
     if y is None and adapter._needs_y() and not adapter._needs_teacher:
         raise WrongUsage(
@@ -66,11 +66,13 @@ def fit(
             "with --label (not of texts --separately), or their file with --labels. Without labels,"
             " name the classifier with --model, or fit without a head by --head None"
         )
-    if teacher is not None and isinstance(rows, Texts):
-        y = rows.vectors(TransformerEncoder(teacher, verbose=console.verbose))
-    X = rows.vectors(encoder and clone(encoder).set_params(verbose=console.verbose))
-    console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
-    adapter.fit(X, y)
+    console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(rows.rows)} rows ...")
+    if isinstance(rows, Texts):
+        X = model._fit(rows.rows, y, {})
+        encoder, adapter = (model.pipeline_[name] for name in ("encoder", "adapter"))
+    else:
+        X = rows.rows
+        adapter.fit(X, y)
     judged, metrics = _judge(adapter, X, y)
     data = {"source": ", ".join(path.name for path in rows.files), "rows": len(X)}
     data |= {"teacher": teacher} if teacher is not None else {}

@@ -36,6 +36,12 @@ Teacher = Annotated[
     str | None,
     Option(help="For teacher-readout: the encoder, or the matrix, whose vectors it learns."),
 ]
+TeacherLayers = Annotated[
+    str, Option(metavar="N", help="Last layers of the teacher that run on the texts' tokens, or 0.")
+]
+General = Annotated[
+    str, Option(metavar="FILE", help="Sentences on all subjects, added to the texts, or none.")
+]
 Head = Annotated[
     str, Option(help="auto: the checkpoint's. For another task, a new one: logistic or ridge.")
 ]

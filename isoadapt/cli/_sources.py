@@ -96,6 +96,14 @@ def read_texts(files: Sequence[Path], columns: Columns) -> Texts:
     return Texts(files, columns, rows, y)
 
 
+def read_general(value: str) -> str | list[Any] | None:
+    """Read the sentences of a file; "auto" and "none" stand for themselves."""
+    if value in ("auto", "none"):
+        return None if value == "none" else value
+    check_exist([Path(value)], [])
+    return read_texts([Path(value)], Columns()).rows
+
+
 def read_labelled(path: Path, columns: Columns) -> Texts:
     """Read a table whose labels are needed."""
     found = read_texts([path], columns._replace(label=columns.label or "label"))

@@ -94,7 +94,7 @@ class Tail(nn.Module):
         place, layers = layer_list(model)
         last = layers[len(layers) - n_layers :]
         model.set_submodule(place, last)
-        model.set_input_embeddings(nn.Embedding(1, model.get_input_embeddings().embedding_dim))
+        model.set_input_embeddings(nn.Embedding(1, model.get_input_embeddings().weight.shape[1]))
         last[0].register_forward_pre_hook(_replace_states, with_kwargs=True)
         self.model = model
 
@@ -124,7 +124,7 @@ class Tail(nn.Module):
 
     def forward(self, states: Tensor, inputs: dict[str, Any]) -> Tensor:
         """Compute the model's last states (B, T, d) from those before the layers."""
-        width = self.model.get_input_embeddings().embedding_dim
+        width = self.model.get_input_embeddings().weight.shape[1]
         token = _GIVEN.set(states)
         try:
             replaced = states.new_zeros(*states.shape[:2], width)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,11 +29,19 @@ from isoadapt.geometry._ridge import standardised_path
 _BLOCK = 4096  # tokens whose moments are computed at a time
 _RIDGE = 1e-3  # relative to the variance of each column
 _SAMPLE = 100  # texts whose tokens are compared
-_TOLERANCE = 1e-3  # of cosines, which is above rounding in half precision
+_TOLERANCE = 1e-6  # of cosines in float32; where it is more, that of rounding
+
+
+class Part(NamedTuple):
+    """Texts of a fit."""
+
+    texts: Texts
+    weights: NDArray[Any]
+    held: NDArray[np.bool_]  # whether a text is left out of the second fit
 
 
 def last_layers(teacher: Any, n_layers: int) -> Aligned:
-    """Return the last layers of a teacher, reading its own states; raise ValueError if it cannot."""
+    """Return a teacher's last layers, which read its own states, or raise ValueError."""
     if not isinstance(teacher, Opened):
         raise ValueError("the teacher is not a transformer whose hidden states are known")
     pooling, base, depth = teacher.pooling, teacher.backbone.base, teacher.backbone.n_layers
@@ -61,7 +69,7 @@ def last_layers(teacher: Any, n_layers: int) -> Aligned:
     unit = replace(teacher, pooling=replace(pooling, steps=(Normalize(),)))
     read = replace(teacher, pooling=Pooling((ALIGNED,), layers=(depth,), aligned=alone))
     cosines = (unit._embed(batch) * read._embed(batch)).sum(dim=1)
-    if not bool((cosines > 1 - _TOLERANCE).all()):
+    if not bool((cosines > 1 - max(_TOLERANCE, torch.finfo(base.dtype).eps)).all()):
         raise ValueError("the teacher's last layers need more than the states before them")
     return alone
 
@@ -87,24 +95,30 @@ def check_tokens(encoder: Any, teacher: Opened, texts: Texts) -> None:
 def align(
     encoder: Opened,
     teacher: Opened,
-    parts: Sequence[tuple[Texts, NDArray[Any]]],
-    n_layers: int,
+    alone: Aligned,
+    parts: Sequence[Part],
     progress: Callable[[int], Any] = lambda n_texts: None,
     ridge: float = _RIDGE,
-) -> Aligned:
-    """Fit the map to tokens of texts with weights; raise ValueError where there cannot be one."""
-    alone = last_layers(teacher, n_layers)
-    check_tokens(encoder, teacher, parts[0][0])
+) -> tuple[Aligned, Aligned]:
+    """Fit the map in front of a teacher's last layers, also without the texts held out."""
     depth = encoder.backbone.n_layers
     states = tuple(sorted({0, depth // 3, 2 * depth // 3, depth - 1, depth}))
-    moments, p = Moments(), len(states) * encoder.backbone.hidden_size
-    for texts, weights in parts:
-        for rows, of_texts in _token_rows(encoder, teacher, texts, states, -1 - n_layers):
-            moments.merge(_measured(rows, torch.from_numpy(weights[of_texts])))
+    moments, p = (Moments(), Moments()), len(states) * encoder.backbone.hidden_size
+    for texts, weights, held in parts:
+        for rows, of_texts in _token_rows(encoder, teacher, texts, states, -1 - alone.n_layers):
+            for own, chosen in zip(moments, (~held, held), strict=True):
+                kept = np.flatnonzero(chosen[of_texts] & (weights[of_texts] > 0))
+                own.merge(_measured(rows[kept], torch.from_numpy(weights[of_texts[kept]])))
             progress(len({*of_texts.tolist()}))
-    coef = next(standardised_path(moments, p, [ridge]))
-    offset = moments.mean[p:] - moments.mean[:p] @ coef
-    return replace(alone, states=states, matrix=_array(coef.T.contiguous()), offset=_array(offset))
+
+    def solved() -> Aligned:
+        coef = next(standardised_path(moments[0], p, [ridge]))
+        offset = _array(moments[0].mean[p:] - moments[0].mean[:p] @ coef)
+        return replace(alone, states=states, matrix=_array(coef.T.contiguous()), offset=offset)
+
+    without_held = solved()
+    moments[0].merge(moments[1])
+    return solved(), without_held
 
 
 def _token_rows(
@@ -144,6 +158,8 @@ def _states(readers: Any, batch: dict[str, Tensor]) -> tuple[Tensor, NDArray[Any
 
 def _measured(rows: Tensor, weights: Tensor) -> Moments:
     """Return the moments of rows with weights."""
+    if not len(rows):
+        return Moments()
     weights = weights.to(rows)
     mean = weights @ rows / weights.sum()
     rows = (rows - mean) * weights.sqrt()[:, None]

@@ -1,0 +1,188 @@
+"""The last layers of another encoder on aligned states of tokens."""
+
+import copy
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from sklearn.preprocessing import normalize
+
+from isoadapt import TransformerEncoder
+from isoadapt.encoders import release
+from isoadapt.encoders._alignment import Part, align, check_tokens, last_layers
+from isoadapt.encoders._texts import Texts
+from tests.tiny_models import (
+    ARCHITECTURES,
+    MORE_ARCHITECTURES,
+    TEXTS,
+    WORDS,
+    make_model,
+    make_tokenizer,
+    save_pair,
+)
+
+RNG = np.random.default_rng(0)
+MANY = [" ".join(RNG.choice(WORDS, RNG.integers(2, 12))) for _ in range(60)]
+EXACT = 1e-5  # ridge that is hardly felt
+
+
+def encoder_of(model, architecture="bert", **parameters):
+    return TransformerEncoder((model, make_tokenizer(architecture)), **parameters)
+
+
+def aligned(encoder, teacher, n_layers=1, texts=MANY, weights=None, ridge=1e-3):
+    weights = np.ones(len(texts)) if weights is None else weights
+    part = Part(Texts(texts), weights, np.arange(len(texts)) % 5 == 0)
+    own, other = encoder.open(), teacher.open()
+    found = align(own, other, last_layers(other, n_layers), [part], ridge=ridge)
+    return encoder._variant(pooling=found[0])
+
+
+def permuted(model):
+    """Return a BERT whose hidden units are in another order, with the same function."""
+    order, model = torch.randperm(16, generator=torch.manual_seed(0)), copy.deepcopy(model)
+    for name, weight in model.named_parameters():
+        inner = "query" in name or "key" in name or "value" in name or "intermediate" in name
+        if weight.dim() == 1 and not inner:
+            weight.data = weight.data[order]
+        elif weight.dim() == 2:
+            reads = inner or "embeddings" in name
+            weight.data = weight.data[:, order] if reads else weight.data[order]
+    return model
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return make_model(kind="AutoModel", num_hidden_layers=3)
+
+
+class TestOracles:
+    @pytest.mark.parametrize("n_layers", [1, 2, 3])
+    def test_of_the_teacher_itself_it_gives_the_teachers_vectors(self, bert, n_layers):
+        teacher = encoder_of(bert)
+        found = aligned(teacher, teacher, n_layers, ridge=EXACT).transform(TEXTS)
+        np.testing.assert_allclose(found, normalize(teacher.transform(TEXTS)), atol=1e-4)
+
+    def test_another_order_of_the_hidden_units_is_undone(self, bert):
+        teacher, other = encoder_of(bert), encoder_of(permuted(bert))
+        wanted = normalize(teacher.transform(TEXTS))
+        assert np.abs(normalize(other.transform(TEXTS)) - wanted).max() > 0.1
+        found = aligned(other, teacher, ridge=EXACT).transform(TEXTS)
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+    @pytest.mark.parametrize("pooling", ["cls", "max"])
+    def test_poolings_of_the_teacher(self, bert, pooling):
+        teacher = encoder_of(bert, pooling=pooling)
+        found = aligned(teacher, teacher, ridge=EXACT).transform(TEXTS)
+        np.testing.assert_allclose(found, normalize(teacher.transform(TEXTS)), atol=1e-4)
+
+    def test_weights_are_frequencies_of_texts(self, bert):
+        own, teacher = encoder_of(make_model()), encoder_of(bert)
+        weights = np.arange(len(MANY)) % 3 + 1.0
+        repeated = [text for text, n in zip(MANY, weights, strict=True) for _ in range(int(n))]
+        found, wanted = (
+            aligned(own, teacher, **given).transform(TEXTS)
+            for given in ({"weights": weights}, {"texts": repeated})
+        )
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+        assert np.abs(found - aligned(own, teacher).transform(TEXTS)).max() > 1e-3
+
+
+# What the last layers of these read besides the states is not theirs alone.
+UNLIKE = {"albert", "xlnet", "big_bird", "bart", "flaubert", "lilt", "longformer", "squeezebert"}
+UNLIKE |= {"t5", "xlm", "jamba"}
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
+def test_the_last_layer_of_an_architecture_is_run_alone_or_refused(architecture):
+    teacher = encoder_of(make_model(architecture, kind="AutoModel"), architecture)
+    opened = teacher.open()
+    if architecture in UNLIKE:
+        with pytest.raises(ValueError, match=r"layers|model classes|fails on"):
+            last_layers(opened, 1)
+        return
+    found = teacher._variant(pooling=last_layers(opened, 1)).transform(TEXTS)
+    np.testing.assert_allclose(found, normalize(teacher.transform(TEXTS)), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def found(bert):
+    return aligned(encoder_of(make_model()), encoder_of(bert))
+
+
+class TestVectors:
+    def test_the_input_of_the_head_stays_beside_them(self, found):
+        head_input = encoder_of(make_model()).transform(TEXTS)
+        vectors = found.transform(TEXTS)
+        np.testing.assert_array_equal(vectors[:, :16], head_input)
+        np.testing.assert_allclose(np.linalg.norm(vectors[:, 16:], axis=1), 1, atol=1e-6)
+        names = found.get_feature_names_out()
+        assert [names[0], names[-1]] == ["head_input_0", "aligned_15"]
+
+    def test_they_do_not_depend_on_the_other_texts(self, found):
+        alone = np.vstack([found.transform([text]) for text in TEXTS])
+        np.testing.assert_allclose(found.transform(TEXTS), alone, atol=1e-5)
+
+    def test_padding_on_the_left(self):
+        model, tokenizer = make_model("llama", kind="AutoModel"), make_tokenizer("llama")
+        right = TransformerEncoder((model, tokenizer))
+        left = make_tokenizer("llama")
+        left.padding_side = "left"
+        left = TransformerEncoder((model, left))
+        wanted = normalize(right.transform(TEXTS))
+        found = aligned(left, right, ridge=EXACT).transform(TEXTS)
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_a_pickle_needs_no_teacher_and_changes_nothing(bert, tmp_path):
+    folders = tmp_path / "own", tmp_path / "teacher"
+    for model, folder in zip((make_model(), bert), folders, strict=True):
+        save_pair(model, make_tokenizer(), folder)
+    own, teacher = map(TransformerEncoder, folders)
+    encoder = aligned(own, teacher)
+    wanted, identity = encoder.transform(TEXTS), encoder.identity()
+    content = pickle.dumps(encoder)
+    shutil.rmtree(folders[1])
+    release()
+    loaded = pickle.loads(content)
+    np.testing.assert_array_equal(loaded.transform(TEXTS), wanted)
+    assert loaded.identity() == identity
+    other = encoder._variant(pooling=aligned(own, encoder_of(bert), texts=MANY[:30]).pooling)
+    assert other.identity() != identity
+
+
+class TestWhatCannotBe:
+    @pytest.mark.parametrize(
+        ("teacher", "message"),
+        [
+            ({"pooling": "readout"}, "last hidden state"),
+            ({"pooling": "mean", "layer": 1}, "last hidden state"),
+        ],
+    )
+    def test_poolings(self, bert, teacher, message):
+        with pytest.raises(ValueError, match=message):
+            last_layers(encoder_of(bert, **teacher).open(), 1)
+
+    def test_more_layers_than_there_are(self, bert):
+        with pytest.raises(ValueError, match="has 3 layers"):
+            last_layers(encoder_of(bert).open(), 4)
+
+    def test_other_tokens(self, bert):
+        own = encoder_of(make_model())
+        other = TransformerEncoder((bert, make_tokenizer("gpt2")))
+        with pytest.raises(ValueError, match="tokenizers"):
+            check_tokens(own.open(), other.open(), Texts(TEXTS))
+
+    def test_longer_texts_than_the_teacher_reads(self):
+        short = encoder_of(make_model(kind="AutoModel", max_position_embeddings=8))
+        own = encoder_of(make_model())
+        with pytest.raises(ValueError, match=r"positions for 8 tokens.*max_length=64"):
+            check_tokens(own.open(), short.open(), Texts(TEXTS))
+
+    def test_states_of_another_width(self, bert):
+        found = aligned(encoder_of(make_model()), encoder_of(bert)).pooling
+        wide = encoder_of(make_model(hidden_size=32), pooling=found)
+        with pytest.raises(ValueError, match="another model"):
+            wide.transform(TEXTS)
