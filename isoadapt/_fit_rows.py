@@ -22,7 +22,8 @@ from isoadapt.heads import LinearHead
 
 _LAYERS = 1  # of the teacher, for "auto"
 _N_ALIGNED = 1000  # general sentences where a teacher's layers are aligned, otherwise all
-_SHARE, _LEAST = 0.25, 500.0  # of their weight in that of the texts, and the weight at least
+_SHARE_ALIGNED = 0.5  # of their weight in that of the texts
+_LEAST = 500.0  # of their weight
 _MANY = 10  # classes from which whitening needs them
 _WORD = re.compile(r"[^\W\d_]{3,}")  # three letters or more
 _KNOWN = 0.25  # least share of characters in words of the sentences: .41 in English, .15 in others
@@ -35,6 +36,7 @@ class FitRows(NamedTuple):
     X: Any
     general: list[Any]
     given: dict[str, Any]  # weights and groups of the inputs
+    share: float = 0.25  # of the weight of the general ones in that of the inputs
 
     @classmethod
     def of(cls, X: Any, general: Any, pipeline: Any, given: dict[str, Any]) -> Self:
@@ -51,8 +53,8 @@ class FitRows(NamedTuple):
         return _num_samples(self.X)
 
     def fewer(self) -> Self:
-        """Return the rows with as many general ones as an alignment needs."""
-        return self._replace(general=self.general[:_N_ALIGNED])
+        """Return the rows with as many general ones as an alignment needs, of more weight."""
+        return self._replace(general=self.general[:_N_ALIGNED], share=_SHARE_ALIGNED)
 
     def encoded(self, encoder: Any) -> Any:
         """Return the vectors of all rows (n, d)."""
@@ -63,7 +65,7 @@ class FitRows(NamedTuple):
         """Return the weights of the given inputs, and of the general ones."""
         own, n = self.given.get("sample_weight"), len(self.general)
         own = np.ones(self.n_own) if own is None else np.asarray(own, np.float64)
-        return own, np.full(n, max(_SHARE * own.sum(), _LEAST) / max(n, 1))
+        return own, np.full(n, max(self.share * own.sum(), _LEAST) / max(n, 1))
 
     def options(self) -> dict[str, Any]:
         """Return the weights and groups of all rows, as far as they are needed."""

@@ -17,7 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, GroupKFold
-from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
+from sklearn.preprocessing import KBinsDiscretizer, StandardScaler, normalize
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from isoadapt import (
@@ -43,6 +43,7 @@ from tests.tiny_models import WORDS, logits_of, make_model, make_tokenizer, save
 rng = np.random.default_rng(0)
 TEXTS = [" ".join(rng.choice(WORDS, size=rng.integers(2, 9))) for _ in range(60)]
 Y = rng.integers(0, 3, 60)
+FRESH = [" ".join(rng.choice(WORDS, size=rng.integers(2, 9))) for _ in range(40)]
 SPARSE = KBinsDiscretizer(2, quantile_method="averaged_inverted_cdf")
 OTHERS = [StandardScaler(), PCA(3), SPARSE, SelectKBest(k=4)]
 GIVEN = {"sample_weight": np.arange(60) % 3, "groups": np.arange(60) // 4}
@@ -56,6 +57,9 @@ pytestmark = [
 
 def quick(**parameters):
     return IsotropyLayer(max_epochs=2, random_state=0, **parameters)
+
+
+POOLED = {"teacher_layers": 0, "general": None}
 
 
 def readout(head="auto", **parameters):
@@ -82,7 +86,8 @@ def fitted(checkpoint):
 
 @pytest.fixture(scope="module")
 def taught(checkpoint, teacher):
-    return AdaptedEncoder(str(checkpoint), readout(), teacher=str(teacher)).fit(TEXTS)
+    model = AdaptedEncoder(str(checkpoint), readout(), str(teacher), **POOLED)
+    return model.fit(TEXTS)
 
 
 class TestParts:
@@ -415,7 +420,7 @@ class TestTeacher:
     def test_encoders_that_are_given_are_used_as_they_are(self, checkpoint, teacher, tmp_path):
         encoder = TransformerEncoder(checkpoint, pooling=[("mean", -1), ("mean", 1)])
         short = TransformerEncoder(teacher, max_length=4, cache=tmp_path)
-        model = AdaptedEncoder(encoder, readout(), teacher=short).fit(TEXTS)
+        model = AdaptedEncoder(encoder, readout(), short, **POOLED).fit(TEXTS)
         assert EmbeddingCache(tmp_path).stats().rows == len(set(TEXTS))
         assert model.head_ is None
         adapter, T = model.pipeline_["adapter"], short.transform(TEXTS)
@@ -424,6 +429,76 @@ class TestTeacher:
         assert model.score(TEXTS, T, weights) == adapter.score(X, T, weights)
         with pytest.raises(ValueError, match="requires y"):
             model.score(TEXTS)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def aligned(cls, checkpoint, teacher):
+        return AdaptedEncoder(str(checkpoint), TeacherReadout(), str(teacher)).fit(TEXTS)
+
+    def test_one_layer_of_the_teacher_is_closer_and_predictions_stay(
+        self, aligned, checkpoint, teacher
+    ):
+        T = normalize(TransformerEncoder(teacher).transform(FRESH))
+        pooled = clone(aligned).set_params(teacher_layers=0).fit(TEXTS)
+        errors = [np.square(model.transform(FRESH) - T).sum() for model in (aligned, pooled)]
+        assert errors[0] < 0.7 * errors[1]
+        assert (aligned.teacher_layers_, pooled.teacher_layers_) == (1, 0)
+        encoder, head = load_checkpoint(checkpoint)
+        wanted = head.decision_function(encoder.transform(FRESH))
+        np.testing.assert_array_equal(aligned.decision_function(FRESH), wanted)
+        again = clone(aligned).fit(TEXTS, np.array([f"kind {label}" for label in Y]))  # not used
+        np.testing.assert_array_equal(again.transform(FRESH), aligned.transform(FRESH))
+
+    def test_one_vector_that_the_head_reads(self, aligned):
+        model = clone(aligned).set_params(adapter__space="head", general=None).fit(TEXTS)
+        Z = model.transform(FRESH)
+        np.testing.assert_allclose(
+            model.head_.outputs(Z), aligned.decision_function(FRESH), atol=1e-4
+        )
+
+    @pytest.mark.parametrize("layers", [0, "auto"])
+    def test_r2_is_that_of_texts_like_those_of_the_fit(self, layers, aligned, teacher):
+        model = clone(aligned).set_params(teacher_layers=layers).fit(TEXTS)
+        T = TransformerEncoder(teacher).transform(FRESH)
+        X = model.pipeline_["encoder"].transform(FRESH)
+        assert model.r2_own_ == pytest.approx(model.pipeline_["adapter"].score(X, T), abs=0.1)
+        assert model.r2_general_ > model.r2_own_ - 0.1
+        assert np.isnan(clone(model).set_params(general=None).fit(TEXTS).r2_general_)
+
+    def test_general_sentences_have_a_weight_and_may_be_given(self, checkpoint, teacher):
+        parts = str(checkpoint), readout(), str(teacher)
+        given = AdaptedEncoder(*parts, teacher_layers=0, general=FRESH)
+        encoder = TransformerEncoder(checkpoint, pooling="readout")
+        X, T = (each.transform([*TEXTS, *FRESH]) for each in (encoder, given._teacher()))
+        weights = np.r_[np.ones(len(TEXTS)), np.full(len(FRESH), 500 / len(FRESH))]
+        expected = readout(None).fit(X, T, weights)
+        np.testing.assert_allclose(
+            given.fit(TEXTS).transform(FRESH), expected.transform(X[len(TEXTS) :]), atol=1e-6
+        )
+
+    def test_english_sentences_are_not_added_to_other_texts(self, checkpoint, teacher):
+        model = AdaptedEncoder(checkpoint, readout(), teacher, teacher_layers=0)
+        texts = ["CC(=O)OC1=CC=CC=C1C(=O)O", "C1CCCCC1", "CCO", "c1ccccc1"] * 5
+        with pytest.warns(UserWarning, match=r"general='auto' adds no English.*general=\["):
+            model.fit(texts)
+        assert np.isnan(model.r2_general_)
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"teacher_layers": 3}, "the teacher has 2 layers"),
+            ({"encoder__pooling": "mean"}, "the encoder has pooling='mean'"),
+            ({"teacher__pooling": "readout"}, "last hidden state"),
+        ],
+    )
+    def test_layers_that_cannot_be_had(self, change, reason, aligned):
+        model = clone(aligned).set_params(teacher_layers=1, general=None).set_params(**change)
+        with pytest.raises(ValueError, match=f"teacher_layers=.*{reason}.*choose 0"):
+            model.fit(TEXTS)
+        if "teacher_layers" not in change:
+            with pytest.warns(UserWarning, match=f"pooled hidden states.*{reason}"):
+                model.set_params(teacher_layers="auto").fit(TEXTS)
+            assert model.teacher_layers_ == 0
 
     def test_tags_and_score_are_those_of_the_head(self, taught):
         assert is_classifier(taught)

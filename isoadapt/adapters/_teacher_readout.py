@@ -119,7 +119,9 @@ class TeacherReadout(BaseAdapter):
     _needs_teacher: ClassVar[bool] = True
     _keeps_predictions = True
     _invertible: ClassVar[bool] = False
-    _n_predicted: int = 0  # last columns of X that are the teacher's vectors but for an error
+    _n_predicted: ClassVar[int] = (
+        0  # last columns of X that are the teacher's vectors but for an error
+    )
 
     head: Any = "auto"
     _: KW_ONLY

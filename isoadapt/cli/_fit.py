@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.pipeline import Pipeline
 
 from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder
 from isoadapt._utils.copies import copy_hashes
@@ -18,17 +19,21 @@ from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES
 from isoadapt.cli._options import TITLES, Console, WrongUsage, read_settings
 from isoadapt.cli._sources import Matrix, Rows, Texts
+from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._points import main_figures
 
 _FITTED, _HALVES, _FOLDS = "rows the map was fitted to", "cross-fitted halves", "held-out folds"
+_FIFTH = "a held-out fifth of the texts"
 _NOTES = {
     _FITTED: "These figures are for rows the map was fitted to. Evaluate it on other rows.",
     _HALVES: "These figures are cross-fitted: the map is fitted to half of the rows and judged on\n"
     "the other half, both ways. The saved adapter is fitted to all rows.",
     _FOLDS: "R² is that of the teacher's vectors in five folds of rows, each left out of the fit\n"
     "in turn. The saved adapter is fitted to all rows.",
+    _FIFTH: "R² is that of the teacher's vectors in a fifth of the texts, which another fit\n"
+    "leaves out. The saved adapter is fitted to all texts.",
 }
 _HEADS = {
     None: "",
@@ -73,20 +78,25 @@ def fit(
     else:
         X = rows.rows
         adapter.fit(X, y)
-    judged, metrics = _judge(adapter, X, y)
+    judged, metrics = _judge(adapter, X, y, model)
     data = {"source": ", ".join(path.name for path in rows.files), "rows": len(X)}
     data |= {"teacher": teacher} if teacher is not None else {}
     data |= {"pairs": "separately"} if rows.columns.separately else {}
+    saved = with_checkpoint_names(adapter, class_names)
+    base: Any = encoder.model if encoder and isinstance(rows, Matrix) else encoder
+    if encoder is not None and isinstance(encoder.pooling, Aligned):  # which only the encoder holds
+        saved, base = Pipeline([("encoder", encoder), ("adapter", saved)]), None
     save_adapter(
-        with_checkpoint_names(adapter, class_names),
+        saved,
         out,
-        base_model=encoder.model if encoder and isinstance(rows, Matrix) else encoder,
+        base_model=base,
         data=data,
         metrics={f"{name} ({judged})": metrics[name] for name in metrics if metrics[name]},
         overwrite=overwrite,
     )
     head = _head_of(adapter)
-    said = f"{_table(metrics)}\n{_NOTES[judged]}\n{_result(adapter)}\n{_HEADS[head]}Adapter: {out}"
+    result = f"{_result(adapter, model)}\n{_HEADS[head]}Adapter: {out}"
+    said = f"{_table(metrics)}\n{_NOTES[judged]}\n{result}"
     figures = {"adapter": str(out), "method": name, "rows": len(X), "head": head}
     console.show(f"{_verdict(**metrics)}\n\n{said}", figures | {"evaluated_on": judged, **metrics})
 
@@ -101,11 +111,14 @@ def _head_of(adapter: BaseAdapter) -> str | None:
 
 
 def _judge(
-    adapter: BaseAdapter, X: Any, y: NDArray[Any] | None
+    adapter: BaseAdapter, X: Any, y: NDArray[Any] | None, model: AdaptedEncoder
 ) -> tuple[str, dict[str, dict[str, float]]]:
     """Return the kind of rows that are judged, and their mean figures before and after."""
     if adapter._needs_teacher:
-        return _FOLDS, {"before": {}, "after": {"r2": adapter.r2_}}
+        if not hasattr(model, "r2_own_"):
+            return _FOLDS, {"before": {}, "after": {"r2": adapter.r2_}}
+        r2 = {"r2": model.r2_own_, "r2_general": model.r2_general_}
+        return _FIFTH, {"before": {}, "after": {k: v for k, v in r2.items() if v == v}}
     every = np.ones(len(X), dtype=bool)
     kind, trials = _FITTED, [(adapter, every, every)]
     ranks = np.unique(copy_hashes(X), return_inverse=True)[1]
@@ -147,7 +160,7 @@ def _figures(
     return {"before": before, "after": after}
 
 
-def _result(adapter: BaseAdapter) -> str:
+def _result(adapter: BaseAdapter, model: AdaptedEncoder) -> str:
     """Say what the vectors of a TeacherReadout are, and nothing of other adapters."""
     if not adapter._needs_teacher:
         return ""
@@ -155,7 +168,10 @@ def _result(adapter: BaseAdapter) -> str:
     if adapter.space == "head":
         use = "read by the classifier's head as its own input"
     width, n = adapter.map_.n_features_out, adapter.n_features_in_
-    return f"The vectors have width {width}, from {n} columns of one pass, and are {use}.\n"
+    source = f"{n} columns of one pass"
+    if n_layers := getattr(model, "teacher_layers_", 0):
+        source = f"one pass and the last {n_layers} layer(s) of the teacher"
+    return f"The vectors have width {width}, from {source}, and are {use}.\n"
 
 
 def _verdict(before: dict[str, float], after: dict[str, float]) -> str:

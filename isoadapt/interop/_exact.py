@@ -96,7 +96,9 @@ def _settings(encoder: TransformerEncoder, opened: Opened) -> dict[str, Any]:
     pooling, length = opened.pooling, opened.length()
     setting: Any = pooling.modes[0]
     named = setting in OF_STATES and pooling == Pooling((setting,), layers=pooling.layers)
-    if several_layers(encoder.pooling):
+    if pooling.aligned is not None:
+        setting = repr(pooling.aligned)
+    elif several_layers(encoder.pooling):
         setting = [list(part) for part in pooling.parts]
     elif not (named or pooling.is_head_input):
         setting = "auto" if opened.backbone.head is None else EXPORTED  # as files decide

@@ -211,18 +211,20 @@ def test_several_files_of_texts_without_labels(more_files):
     completed = fit("--on", "pairs.csv", "lines.txt", *MODELS, "--separately")
     encoder = TransformerEncoder("my-model", pooling="readout")
     whole = AdaptedEncoder(encoder, TeacherReadout(), teacher="my-base").fit([*LINES, *LINES])
-    adapter, own = load_adapter("a"), whole.pipeline_["adapter"]
+    adapter, own = load_adapter("a")[-1], whole.pipeline_["adapter"]
     np.testing.assert_array_equal(adapter.map_.matrix, own.map_.matrix)
     np.testing.assert_array_equal(adapter.head.coef_, whole.head_.coef_)
-    assert re.search(rf"^R² +{adapter.r2_:.4g}$", completed.stdout, re.M)
-    assert f"teacher's vectors with an R² of {adapter.r2_:.3g}.\n" in completed.stdout
+    for title, value in {"R²": whole.r2_own_, "  general": whole.r2_general_}.items():
+        assert re.search(rf"^{title} +{value:.4g}$", completed.stdout, re.M)
+    assert f"teacher's vectors with an R² of {whole.r2_own_:.3g}.\n" in completed.stdout
     succeed("transform", "a", "pairs.csv", "out.npy", "--separately")
     np.testing.assert_allclose(np.load("out.npy"), whole.transform(LINES), atol=1e-6)
-    result = "width 16, from 80 columns of one pass, and are comparable with the teacher's.\n"
+    result = "width 16, from one pass and the last 1 layer(s) of the teacher, and are comparable "
+    result += "with the teacher's.\n"
     assert f"{result}\nHead: the checkpoint's\nAdapter" in completed.stdout
     card = (more_files / "a" / "README.md").read_text()
     assert "source pairs.csv, lines.txt, rows 80, teacher my-base, pairs separately" in card
-    assert f"| r2 | {adapter.r2_:.4g} |" in card
+    assert f"| r2 | {whole.r2_own_:.4g} |" in card
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
@@ -243,7 +245,8 @@ def test_matrices_of_two_encoders(files, suffix):
 
 def test_the_folder_transforms_texts_by_the_columns_that_it_records(more_files):
     shutil.copytree("my-model", "model")
-    fit("--on", "texts.tsv", "--model", "model", *MODELS[2:], "--set", "space=head")
+    pooled = "--teacher-layers", "0", "--general", "none"
+    fit("--on", "texts.tsv", "--model", "model", *MODELS[2:], "--set", "space=head", *pooled)
     (more_files / "model").rename("moved")
     succeed("transform", "a", "lines.txt", "out.npy", "--model", "moved")
     encoder = TransformerEncoder("moved", pooling="readout")
