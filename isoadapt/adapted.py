@@ -107,6 +107,11 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         The head that is applied to the adapted embeddings.
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted unless the head is multi-label. Only available if the head is a classifier.
+    teacher_layers_ : int
+        Number of last layers of the teacher that run; only with a teacher.
+    r2_own_, r2_general_ : float
+        R² of the teacher's vectors for a fifth of the given and of the general texts, which another
+        fit leaves out; NaN if there are none. Only with a teacher.
 
     Notes
     -----
@@ -118,10 +123,12 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     "logistic" for another task. :doc:`/guide/heads` has the details.
 
     With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
-    pooling="readout")``. ``fit`` encodes each text with both encoders and ignores y. The head is
-    that of the checkpoint, if the encoder's first columns are its input. It is found by ``fit``,
-    so the estimator has predictions and the tags of a classifier or regressor only then, unless
-    ``head`` is set.
+    pooling="readout")``. ``fit`` encodes each text with both encoders and ignores y. The fitted
+    encoder in ``pipeline_`` then holds the teacher's layers, and its columns are the head's input,
+    which predictions read, and the aligned vectors, see :doc:`/guide/readout`. The head is that of
+    the checkpoint, if the encoder's first columns are its input. It is found by ``fit``, so the
+    estimator has predictions and the tags of a classifier or regressor only then, unless ``head``
+    is set.
 
     Examples
     --------
@@ -130,7 +137,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     >>> model.set_params(encoder__max_length=64, adapter__strength=0.5)  # doctest: +SKIP
     >>> model.fit(texts).transform(texts)  # doctest: +SKIP
 
-    With a teacher, one pass gives vectors comparable with the teacher's, and predictions:
+    With a teacher, one pass gives vectors close to the teacher's, and the same predictions:
 
     >>> model = AdaptedEncoder("path/to/checkpoint", TeacherReadout(), teacher="path/to/base")
     >>> vectors, labels = model.fit(texts).transform_predict(texts)  # doctest: +SKIP
@@ -318,7 +325,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
         The IsoScore is too high for texts that the adapter was fitted to, especially if few. For a
         TeacherReadout without a head, the score is R² of the teacher's vectors, which y must hold.
-        Their R² on held-out rows of the fit is ``pipeline_["adapter"].r2_``.
+        Their R² on held-out texts of the fit is `r2_own_`.
 
         Parameters
         ----------

@@ -23,6 +23,7 @@ from isoadapt import (
     LogitPreservingWhitening,
     PenaltyAdapter,
     SpectrumControlAdapter,
+    TeacherReadout,
     TopologicalEntropyAdapter,
     TransformerEncoder,
     Whitening,
@@ -204,6 +205,16 @@ def test_vectors_equal_those_of_the_cpu(options, checkpoint, cuda, emptied):
         for device in ("auto", "cpu")
     )
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_aligned_vectors_equal_those_of_the_cpu(checkpoint, cuda, emptied):
+    def vectors(device):
+        encoder = TransformerEncoder(checkpoint, device=device)
+        teacher = TransformerEncoder(checkpoint, pooling="mean", device=device)
+        model = AdaptedEncoder(encoder, TeacherReadout(ridge=0.01), teacher, general=None)
+        return model.fit(TEXTS * 3).transform(TEXTS)
+
+    np.testing.assert_allclose(vectors("auto"), vectors("cpu"), atol=1e-4)
 
 
 def test_encoding_copies_each_batch_once_and_fetches_vectors_at_the_end(

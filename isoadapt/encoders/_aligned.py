@@ -150,12 +150,12 @@ def layer_list(model: Any) -> tuple[str, nn.ModuleList]:
 
 
 def model_class(name: str) -> Any:
-    """Return a class of transformers that computes hidden states, or raise ValueError."""
+    """Return a class of transformers that computes states of texts, or raise ValueError."""
     import transformers
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto as auto, tokenization_auto
 
-    if name not in MODEL_MAPPING_NAMES.values():
-        raise ValueError(
-            f"{name} is not one of the model classes that AutoModel of transformers gives"
-        )
+    texts = {*tokenization_auto.TOKENIZER_MAPPING_NAMES}
+    texts |= {*auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES}
+    if name not in {auto.MODEL_MAPPING_NAMES.get(kind) for kind in texts}:
+        raise ValueError(f"{name} is not a class that AutoModel of transformers gives for texts")
     return getattr(transformers, name)

@@ -74,7 +74,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         then the mean of the last hidden state, of that at two thirds of the depth, and of the input
         of the first layer, "cls" of the last, and the mean at one third, as many as fit into 4,096
         columns. ``get_feature_names_out`` says which. Hidden states are those of the classifier's
-        own pass.
+        own pass. An AdaptedEncoder with a teacher sets a value of its own, which holds the
+        teacher's last layers.
     layer : int, default=-1
         Index of the hidden state for "cls", "mean" and "max". 0 is the input of the first layer
         and -1 the output of the last layer. "head_input" needs -1.

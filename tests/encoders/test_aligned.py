@@ -3,23 +3,29 @@
 import copy
 import pickle
 import shutil
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import normalize
 
-from isoadapt import TransformerEncoder
+from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder
 from isoadapt.encoders import release
 from isoadapt.encoders._alignment import Part, align, check_tokens, last_layers
 from isoadapt.encoders._texts import Texts
+from isoadapt.interop import export_onnx, load_adapter, save_adapter
 from tests.tiny_models import (
     ARCHITECTURES,
     MORE_ARCHITECTURES,
     TEXTS,
     WORDS,
+    logits_of,
     make_model,
     make_tokenizer,
+    save_model,
     save_pair,
 )
 
@@ -100,7 +106,7 @@ def test_the_last_layer_of_an_architecture_is_run_alone_or_refused(architecture)
     teacher = encoder_of(make_model(architecture, kind="AutoModel"), architecture)
     opened = teacher.open()
     if architecture in UNLIKE:
-        with pytest.raises(ValueError, match=r"layers|model classes|fails on"):
+        with pytest.raises(ValueError, match=r"layers|AutoModel|fails on"):
             last_layers(opened, 1)
         return
     found = teacher._variant(pooling=last_layers(opened, 1)).transform(TEXTS)
@@ -151,6 +157,51 @@ def test_a_pickle_needs_no_teacher_and_changes_nothing(bert, tmp_path):
     assert loaded.identity() == identity
     other = encoder._variant(pooling=aligned(own, encoder_of(bert), texts=MANY[:30]).pooling)
     assert other.identity() != identity
+
+
+@pytest.fixture(scope="module")
+def taught(bert, tmp_path_factory):
+    """A model in which a layer of the teacher runs."""
+    folder = save_model(tmp_path_factory.mktemp("own"))
+    model = AdaptedEncoder(str(folder), TeacherReadout(), encoder_of(bert), general=None)
+    return model.fit(MANY).set_params(teacher=None)
+
+
+def test_an_adapter_folder_holds_the_layer(taught, tmp_path):
+    loaded = load_adapter(save_adapter(taught, tmp_path / "a"))
+    np.testing.assert_array_equal(loaded.transform(TEXTS), taught.transform(TEXTS))
+
+
+@pytest.mark.parametrize("change", [{"model_class": "DetrModel"}, {"model_class": "AutoModel"}])
+def test_a_folder_with_another_class_is_refused(taught, tmp_path, change):
+    encoder, adapter = (step for _, step in taught.pipeline_.steps)
+    wrong = encoder._variant(pooling=replace(encoder.pooling, **change))
+    save = partial(save_adapter, make_pipeline(wrong, adapter), tmp_path / "a")
+    with pytest.raises(ValueError, match=change["model_class"]):
+        save()
+
+
+@pytest.mark.slow
+def test_a_graph_gives_vectors_and_logits(taught, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    file = export_onnx(taught, tmp_path / "m" / "model.onnx")
+    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    tokens = make_tokenizer()([TEXTS[0]], return_tensors="np")
+    given = {each.name: tokens[each.name] for each in session.get_inputs()}
+    vectors, logits = session.run(["sentence_vector", "logits"], given)
+    np.testing.assert_allclose(vectors, taught.transform([TEXTS[0]]), atol=1e-5)
+    np.testing.assert_allclose(logits, logits_of(make_model(), [TEXTS[0]]), atol=1e-4)
+
+
+def test_the_state_of_the_process_has_no_effect(taught):
+    wanted = taught.transform(TEXTS)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        np.testing.assert_array_equal(taught.transform(TEXTS), wanted)
+    torch.set_default_dtype(torch.float64)
+    try:
+        np.testing.assert_array_equal(taught.transform(TEXTS), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 class TestWhatCannotBe:
