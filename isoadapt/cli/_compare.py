@@ -46,6 +46,8 @@ def compare(tables: Tables, run: Run) -> None:
     if run.teacher is not None:
         wide = clone(encoder).set_params(pooling=READOUT)
         teacher = TransformerEncoder(run.teacher, verbose=console.verbose)
+        readout = AdaptedEncoder(wide, TeacherReadout(), teacher)
+        wide = readout.fit(tables.texts["X"]).pipeline_["encoder"]
         taught = _encode(teacher, tables, console)
     vectors = _encode(wide, tables, console)
     uses = _uses(tables, vectors, console)

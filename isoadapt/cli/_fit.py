@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.pipeline import Pipeline
 
 from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder
 from isoadapt._utils.copies import copy_hashes
@@ -19,7 +18,6 @@ from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES
 from isoadapt.cli._options import TITLES, Console, WrongUsage, read_settings
 from isoadapt.cli._sources import Matrix, Rows, Texts
-from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._points import main_figures
@@ -82,14 +80,10 @@ def fit(
     data = {"source": ", ".join(path.name for path in rows.files), "rows": len(X)}
     data |= {"teacher": teacher} if teacher is not None else {}
     data |= {"pairs": "separately"} if rows.columns.separately else {}
-    saved = with_checkpoint_names(adapter, class_names)
-    base: Any = encoder.model if encoder and isinstance(rows, Matrix) else encoder
-    if encoder is not None and isinstance(encoder.pooling, Aligned):  # which only the encoder holds
-        saved, base = Pipeline([("encoder", encoder), ("adapter", saved)]), None
     save_adapter(
-        saved,
+        with_checkpoint_names(adapter, class_names),
         out,
-        base_model=base,
+        base_model=encoder.model if encoder and isinstance(rows, Matrix) else encoder,
         data=data,
         metrics={f"{name} ({judged})": metrics[name] for name in metrics if metrics[name]},
         overwrite=overwrite,

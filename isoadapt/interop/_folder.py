@@ -14,6 +14,7 @@ from isoadapt._utils.files import ADAPTER, atomic_folder, check_output_folder
 from isoadapt._utils.messages import reason
 from isoadapt._utils.state import own_state
 from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._library import LibraryEncoder
 from isoadapt.interop._card import model_card
 from isoadapt.interop._exact import Exact
@@ -24,7 +25,7 @@ FILE, CARD = "adapter.skops", "README.md"
 
 # Packages of which skops may create objects: they hold arrays and compute, and touch no files.
 _TRUSTED = ("isoadapt.adapters.", "isoadapt.geometry.", "isoadapt.heads.", "isoadapt.losses.")
-_ALIGNED = "isoadapt.encoders._aligned.Aligned"
+_ALIGNED = f"{Aligned.__module__}.{Aligned.__name__}"
 # The parameters that determine vectors. Neither trust_remote_code nor cache is read from a file.
 _ENCODER = ("model", "pooling", "layer", "max_length", "dtype", "revision")
 # Attributes that are not saved: the reference has a file of its own, the others are settings.
@@ -133,6 +134,8 @@ def save_adapter(
                 "which is recorded: leave base_model out"
             )
         base_model = parts.encoder[1]
+    if isinstance(base_model, TransformerEncoder) and isinstance(base_model.pooling, Aligned):
+        parts = parts._replace(encoder=("encoder", base_model))  # the only place of the layers
     name, reference = _name(base_model), parts.recorded
     steps = [(name, _portable(step)) for name, step in parts.steps()]
     blob = dumps({"steps": steps, "base_model": name})
