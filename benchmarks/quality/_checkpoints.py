@@ -16,7 +16,7 @@ from benchmarks._data import Floats, read_table, shared_folder
 from benchmarks._places import ROOT
 from benchmarks.quality import _phenomena
 from benchmarks.quality._encoders import built, encoder_folder, molecules
-from isoadapt import TransformerEncoder
+from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder
 
 FOLDER = ROOT / "build" / "dual_use"
 MANY, MOLECULES = "phenomenon-12", "bbb"
@@ -87,6 +87,11 @@ class Checkpoint(NamedTuple):
         """Return the vectors of the texts by the teacher, at unit length."""
         vectors = _encoder(encoder_folder(self.teacher)).transform(texts)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def taught(self, texts: list[str]) -> AdaptedEncoder:
+        """Return the classifier with a layer of the teacher, fitted to texts."""
+        parts = _encoder(self.folder()), TeacherReadout(), _encoder(encoder_folder(self.teacher))
+        return AdaptedEncoder(*parts).fit(texts)
 
 
 def _encoder(folder: Path, **parameters: Any) -> TransformerEncoder:

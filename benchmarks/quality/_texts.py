@@ -14,7 +14,6 @@ MAX_OWN = 3000  # single texts that a map is fitted on; all of CoLA's, which are
 MAX_PAIRS = 1500  # training pairs that a head is fitted on
 MAX_ROWS = 1200  # evaluated rows of a task
 MAX_OUTLIERS = 800
-MAX_MORE = 8500  # sentences of another domain that a map is fitted on besides a task's own
 
 
 class OwnTexts(NamedTuple):
@@ -74,14 +73,6 @@ def similarity(split: str, most: int | None = None) -> Similarity:
     rows = rows if most is None else drawn(rows, most)
     first, second = zip(*(pairs[row] for row in rows), strict=True)
     return Similarity(list(first), list(second), scores[rows])
-
-
-@cache
-def more_texts() -> list[str]:
-    """Return sentences of WikiText that no column is evaluated on."""
-    found = read_table("wikitext2", "sentences")[0]
-    kept = [text for text in drawn(found, len(found)) if text not in evaluated_texts()]
-    return list(dict.fromkeys(kept))[:MAX_MORE]
 
 
 @cache

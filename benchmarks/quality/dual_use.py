@@ -24,8 +24,7 @@ KEY = ("checkpoint", "vectors")
 STSB, SEARCH, INDEX = "STS-B", "RTE MRR@10", "teacher's index, MRR@10"
 CLASSES, OUTLIERS, HUBNESS = "same class, precision@10", "outliers, AUROC", "hubness"
 
-LAYERS, LAYER, TEACHERS = "readout", "best layer", "teacher"
-LAST_LAYER = [(HEAD_INPUT, -1), ("mean", -1), ("cls", -1)]
+LAYERS, LAYER, TEACHERS, TOKENS = "readout", "best layer", "teacher", "aligned"
 N_LAYERS, LAYER_PAIRS = 6, 500  # of MiniLM; STS-B dev pairs on which the layer is chosen
 MAPPED, COLUMNS_ALONE, MOVED, REFIT = "mapped", "columns", "moved", "logistic"
 
@@ -44,7 +43,7 @@ class Row(NamedTuple):
 
 RAW, BEST_LAYER, OWN = "raw", "best raw layer", "LogitPreservingWhitening, own texts"
 UNTAUGHT = "layers of TeacherReadout, whitened without a teacher"
-LAST, READOUT = "TeacherReadout, last layer alone", "TeacherReadout"
+READOUT, ALIGNED = "TeacherReadout, pooled states", "TeacherReadout, aligned tokens"
 ONE_VECTOR, TEACHER = 'TeacherReadout, space="head"', "teacher, logistic head"
 ROWS = {
     RAW: Row(HEAD_INPUT),
@@ -54,24 +53,18 @@ ROWS = {
     "AllButTheTop, logistic head": Row(HEAD_INPUT, AllButTheTop(), REFIT),
     OWN: Row(HEAD_INPUT, LogitPreservingWhitening()),
     UNTAUGHT: Row(LAYERS, Whitening(shrinkage="oas"), COLUMNS_ALONE),
-    LAST: Row(LAST_LAYER, TeacherReadout(), COLUMNS_ALONE),
     READOUT: Row(LAYERS, TeacherReadout(), COLUMNS_ALONE),
+    ALIGNED: Row(TOKENS, TeacherReadout(), COLUMNS_ALONE),
     ONE_VECTOR: Row(LAYERS, TeacherReadout(space="head")),
     TEACHER: Row(TEACHERS, head=REFIT),
 }
 COLA = CHECKPOINTS["cola-minilm"]
-MORE, OTHER = "cola-minilm, with WikiText", "cola-minilm, teacher paraphrase-l3"
-MORE_OF_MANY = "phenomenon-12-minilm, with WikiText"
-CASES = {
-    **CHECKPOINTS,
-    MORE: COLA,
-    OTHER: COLA._replace(teacher="paraphrase-l3"),
-    MORE_OF_MANY: CHECKPOINTS["phenomenon-12-minilm"],
-}
-SHOWN = (RAW, BEST_LAYER, OWN, UNTAUGHT, LAST, READOUT, TEACHER)  # of other classifiers
+OTHER = "cola-minilm, teacher paraphrase-l3"
+CASES = {**CHECKPOINTS, OTHER: COLA._replace(teacher="paraphrase-l3")}
+SHOWN = (RAW, BEST_LAYER, OWN, UNTAUGHT, READOUT, ALIGNED, TEACHER)  # of other classifiers
 ROWS_OF = {
     COLA.name: (*ROWS,),
-    **dict.fromkeys((MORE, OTHER, MORE_OF_MANY), (READOUT,)),
+    OTHER: (READOUT, ALIGNED),
     "cola-l3": tuple(row for row in SHOWN if row != BEST_LAYER),
 }
 
@@ -87,8 +80,6 @@ def measure_cell(case: str, name: str) -> dict[str, Any]:
     """Fit the map and the head of a row and compute all its figures."""
     checkpoint, row = CASES[case], ROWS[name]
     own = texts.own_texts(checkpoint.task)
-    if case in (MORE, MORE_OF_MANY):
-        own = own._replace(fit=[*own.fit, *texts.more_texts()])
     head = load_checkpoint(checkpoint.folder())[1]
     adapter, embed, note = fitted(row, checkpoint, own.fit)
 
@@ -120,6 +111,10 @@ def fitted(
     row: Row, checkpoint: Checkpoint, rows: list[str]
 ) -> tuple[Any, Callable[[Sequence[Any]], Floats], str]:
     """Return the map of a row, fitted to texts, a function from texts to columns, and a note."""
+    if row.columns == TOKENS:
+        model = checkpoint.taught(rows)
+        steps = model.pipeline_
+        return steps["adapter"], steps["encoder"].transform, f"R² {model.r2_own_:.2f}"
     embed, note = _columns(row.columns, checkpoint)
     adapter, taught = clone(row.adapter), isinstance(row.adapter, TeacherReadout)
     if taught or isinstance(adapter, LogitPreservingWhitening):
@@ -191,11 +186,11 @@ def text(frame: pd.DataFrame) -> str:
     changed = [f"{row.changed} of {row.n_rows:,}" for row in whole.itertuples()]
     own = shown.assign(changed=changed)
     named = {(COLA.name, row): row for row in ROWS}
-    named |= {(case, READOUT): f"{READOUT}, {case.split(', ')[1]}" for case in (MORE, OTHER)}
+    named |= {(OTHER, row): f"{row}, {OTHER.split(', ')[1]}" for row in ROWS_OF[OTHER]}
     own = own.loc[[*named]]
     own.index = pd.Index([named[key] + notes[key] for key in own.index], name=COLA.name)
     together = shown[[*TOGETHER]].agg(" · ".join, axis=1) + notes
-    others = together.unstack("vectors", sort=False)[[*SHOWN]].drop([COLA.name, MORE, OTHER])
+    others = together.unstack("vectors", sort=False)[[*SHOWN]].drop([COLA.name, OTHER])
     others.index.name = f"other classifiers: {' · '.join(TOGETHER)}"
     certainty = (
         f"Largest standard error, without hubness: {errors.drop(columns=HUBNESS).max().max():.3f}. "
