@@ -107,9 +107,11 @@ class FitRows(NamedTuple):
         reader, weights = pipeline["adapter"], np.concatenate(self.weights())
         if own := tested is pipeline["encoder"]:
             reader, rest = clone(reader).set_params(ridge=reader.ridge_), ~held
-            with warnings.catch_warnings(action="ignore"):
-                reader.fit(columns[rest], targets[rest], weights[rest])
-
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    reader.fit(columns[rest], targets[rest], weights[rest])
+            except ValueError:  # too few rows are left
+                held = np.zeros_like(held)
         found = []
         for start, inputs in ((0, self.X), (self.n_own, self.general)):
             chosen = np.flatnonzero(held[start : start + _num_samples(inputs)])

@@ -493,6 +493,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         rows = rows if layers is None or self.general != "auto" else rows.fewer()
         targets, tested = rows.encoded(teacher), encoder
         held = copy_hashes(targets, 0.0) % _HELD == 0
+        held &= not held.all()
         self.teacher_layers_ = 0
         if layers is not None:
             encoder, tested = rows.aligned(encoder, teacher, layers, held)

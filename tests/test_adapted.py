@@ -465,6 +465,13 @@ class TestTeacher:
         assert model.r2_general_ > model.r2_own_ - 0.1
         assert np.isnan(clone(model).set_params(general=None).fit(TEXTS).r2_general_)
 
+    @pytest.mark.parametrize("layers", [0, 1])
+    @pytest.mark.parametrize("n", [2, 3, 6])
+    def test_few_texts(self, n, layers, aligned):
+        few = clone(aligned).set_params(teacher_layers=layers, general=None).fit(TEXTS[:n])
+        assert np.isfinite(few.transform(FRESH)).all()
+        assert np.isnan(few.r2_general_)
+
     def test_general_sentences_have_a_weight_and_may_be_given(self, checkpoint, teacher):
         parts = str(checkpoint), readout(), str(teacher)
         given = AdaptedEncoder(*parts, teacher_layers=0, general=FRESH)

@@ -59,11 +59,12 @@ class Aligned:
 
     def module(self, device: torch.device) -> "AlignedModule":
         """Return what computes the vectors on a device."""
-        return _module(self, device)
+        return built(self, device)
 
 
 @lru_cache(maxsize=2)
-def _module(aligned: Aligned, device: torch.device) -> "AlignedModule":
+def built(aligned: Aligned, device: torch.device) -> "AlignedModule":
+    """Return the module of aligned vectors on a device, which is kept."""
     return AlignedModule(aligned).eval().requires_grad_(False).to(device)
 
 

@@ -16,6 +16,7 @@ import torch
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.threads import SharedSetting, settle_threads
+from isoadapt.encoders._aligned import built
 from isoadapt.encoders._backbone import Backbone, find_last_linear, live_backbone, unwrapped
 from isoadapt.encoders._batching import PAIR, explained_failure
 from isoadapt.encoders._folder import (
@@ -85,6 +86,7 @@ def release() -> None:
     """
     with _LOCK:
         _STORE.clear()
+        built.cache_clear()
         download.cache_clear()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
