@@ -101,7 +101,10 @@ UNLIKE = {"albert", "xlnet", "big_bird", "bart", "flaubert", "lilt", "longformer
 UNLIKE |= {"t5", "xlm", "jamba"}
 
 
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
+MORE = [pytest.param(name, marks=pytest.mark.slow) for name in MORE_ARCHITECTURES]
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE])
 def test_the_last_layer_of_an_architecture_is_run_alone_or_refused(architecture):
     teacher = encoder_of(make_model(architecture, kind="AutoModel"), architecture)
     opened = teacher.open()
