@@ -94,9 +94,9 @@ def take_apart(model: Any) -> Parts:
     for _, step in steps:
         if callable(getattr(step, "head", None)):
             raise TypeError(
-                f"adapter holds the encoder {shown(step)}, but only a TransformerEncoder is saved or "
-                "exported: pass the adapter alone, which is pipeline_[1:] of an AdaptedEncoder, and "
-                "give it the vectors of the encoder, or save both with joblib.dump"
+                f"adapter holds the encoder {shown(step)}, but only a TransformerEncoder is saved "
+                "or exported: pass the adapter alone, pipeline_[1:] of an AdaptedEncoder, which "
+                "adapts vectors of the encoder, or save both with joblib.dump"
             )
         if not isinstance(step, BaseAdapter):
             raise TypeError(
