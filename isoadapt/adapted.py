@@ -70,10 +70,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     encoder : str, path-like, tuple, SentenceTransformer or encoder
         Folder of a checkpoint, its name on the Hugging Face Hub, a live model as
         :class:`TransformerEncoder` takes it, such as ``(model, tokenizer)``, a TransformerEncoder,
-        or another encoder: a scikit-learn transformer of texts with the methods ``identity()``,
-        which returns a value that differs if its vectors do, and ``head(y)``, which returns a
-        LinearHead for its vectors or None. Parameters of the encoder are set and searched as
-        ``encoder__max_length`` and so on.
+        or an encoder of your own: a scikit-learn transformer of texts, images or other rows, which
+        encodes each row alone, with the method ``head(y)``, which returns a LinearHead for its
+        vectors or None, see :doc:`/guide/encoders_of_your_own`. Parameters of the encoder are set
+        and searched as ``encoder__max_length`` and so on.
     adapter : adapter or transformer, default=None
         Any adapter of this package. None means ``IsotropyLayer()``. Parameters of the adapter are
         set and searched as ``adapter__alpha`` and so on. Its ``head`` decides which head is used,
@@ -418,7 +418,15 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     def _encoder(self) -> Any:
         """Return the encoder, built from a folder, name or live model if necessary."""
-        if all(hasattr(self.encoder, name) for name in ("transform", "identity", "head")):
+        if isinstance(self.encoder, BaseEstimator) or hasattr(self.encoder, "transform"):
+            names = ("fit", "transform", "head")
+            missing = [name for name in names if not callable(getattr(self.encoder, name, None))]
+            if missing:
+                raise TypeError(
+                    f"encoder={shown(self.encoder)} lacks the methods {', '.join(missing)}: pass a "
+                    "folder, a name, a live model, or a scikit-learn transformer with the method "
+                    "head(y), which returns a LinearHead for its vectors or None"
+                )
             return self.encoder
         taught = self._adapter()._needs_teacher
         return TransformerEncoder(self.encoder, pooling=READOUT if taught else "auto")
@@ -518,5 +526,6 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         inner = get(adapter)
         tags.estimator_type = inner.estimator_type
         tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
-        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        own = isinstance(self.encoder, BaseEstimator)
+        tags.input_tags = get_tags(self.encoder if own else TransformerEncoder("")).input_tags
         return tags

@@ -340,9 +340,6 @@ class Noise(TransformerMixin, BaseEstimator):
     def transform(self, X):
         return np.random.default_rng(0).normal(size=(len(X), 20)) * [self.first, *[1.0] * 19]
 
-    def identity(self):
-        return self.first
-
     def head(self, y=None):
         return None
 

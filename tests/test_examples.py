@@ -35,6 +35,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
         pytest.param("serve_onnx", "vectors: (2, 16)", marks=pytest.mark.slow),
         ("finetune_istar", "logged steps: 3"),
         ("anchored_finetuning", "anchored: IsoScore"),
+        ("images", "predictions changed: 0 of 898"),
     ],
 )
 def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):

@@ -185,6 +185,7 @@ def recorded_model(given: Path | str | None, recorded: Any) -> Path:
     """Return the checkpoint that was given, or else the one that an adapter folder records."""
     if given is None and (recorded is None or not Path(recorded).is_dir()):
         raise WrongUsage(
-            f"the model that the adapter records ({recorded!r}) is not a folder here: pass --model"
+            f"the model that the adapter records ({recorded!r}) is not a folder here: pass --model "
+            "or, for an encoder of your own, a matrix of its vectors (.npy) to isoadapt transform"
         )
     return Path(given or recorded)

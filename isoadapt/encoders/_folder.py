@@ -269,6 +269,9 @@ def check_files(folder: Path, tokenizer_dir: Path) -> None:
     way_out = "made by save_pretrained of both the model and its tokenizer"
     if named and missing == "config.json":
         way_out = f"of the PEFT adapters in it, such as {str(named[0].parent)!r}"
+    elif missing.startswith("a tokenizer"):
+        way_out += "; a model of images needs an encoder of your own for AdaptedEncoder, and "
+        way_out += "commands read its vectors as a matrix (.npy)"
     raise FileNotFoundError(
         f"model={str(folder)!r} is a folder without {missing}; pass one {way_out}"
     )

@@ -121,9 +121,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
     ``fit`` notes the absolute path of a folder, by which a fitted encoder finds it from another
     working directory, as long as it exists and `model` is not set again.
 
-    Another kind of encoder can take the place of this one in :class:`~isoadapt.AdaptedEncoder` and
-    in searches: a scikit-learn transformer of texts with the methods ``transform``, of which the
-    vector of a text must not depend on the other texts, :meth:`identity` and :meth:`head`.
+    An encoder of another kind, such as one of images, can take the place of this one in
+    :class:`~isoadapt.AdaptedEncoder` and in searches, see :doc:`/guide/encoders_of_your_own`.
 
     Examples
     --------

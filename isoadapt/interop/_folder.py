@@ -295,7 +295,7 @@ def _name(base_model: str | os.PathLike[str] | TransformerEncoder | None) -> str
         raise TypeError(
             f"base_model is a {type(base_model).__name__}, but it must be the name or folder of a "
             "checkpoint, a TransformerEncoder or None; wrap a loaded model as "
-            "TransformerEncoder((model, tokenizer))"
+            "TransformerEncoder((model, tokenizer)), and omit an encoder of your own"
         )
     model = base_model.model if isinstance(base_model, TransformerEncoder) else base_model
     return os.fspath(model) if isinstance(model, str | os.PathLike) else None

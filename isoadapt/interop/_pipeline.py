@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from isoadapt._utils.messages import shown
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
@@ -91,12 +92,17 @@ def take_apart(model: Any) -> Parts:
         name, last = steps.pop()
         head = name, last if isinstance(last, LinearHead) else LinearHead.from_estimator(last)
     for _, step in steps:
+        if callable(getattr(step, "head", None)):
+            raise TypeError(
+                f"adapter holds the encoder {shown(step)}, but only a TransformerEncoder is saved "
+                "or exported: pass the adapter alone, pipeline_[1:] of an AdaptedEncoder, which "
+                "adapts vectors of the encoder, or save both with joblib.dump"
+            )
         if not isinstance(step, BaseAdapter):
             raise TypeError(
                 f"adapter: {step!r} is not an adapter of isoadapt; pass an adapter, a Pipeline of "
-                "adapters, an AdaptedEncoder (with another encoder than TransformerEncoder, its "
-                "pipeline_[1:]) or the best_estimator_ of a search, and use joblib.dump for other "
-                "estimators"
+                "adapters, an AdaptedEncoder or the best_estimator_ of a search, and use "
+                "joblib.dump for other estimators"
             )
         check_is_fitted(step)
     if not steps:

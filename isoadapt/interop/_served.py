@@ -51,8 +51,9 @@ class Served:
             return cls(parts, map_, Exact.of(parts.encoder_of(source, pooling)), source, not known)
         if parts.encoder is None:
             raise ValueError(
-                "model begins with an adapter, but the graph needs the encoder too: pass a fitted "
-                "AdaptedEncoder, or make_pipeline(encoder, adapter)"
+                "model begins with an adapter, but the graph needs its TransformerEncoder too: "
+                "pass a fitted AdaptedEncoder, or make_pipeline(encoder, adapter); for vectors of "
+                "another encoder, save_adapter and to_faiss write the adapter alone"
             )
         return cls(parts, map_, Exact.of(parts.encoder[1]), None, False)
 

@@ -55,7 +55,7 @@ class AdapterSearchCV(GridSearchCV):
     estimator : estimator
         A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, a pipeline that ends in one,
         or an :class:`~isoadapt.AdaptedEncoder`. A leading :class:`~isoadapt.TransformerEncoder`, or
-        another transformer with the method ``identity()``, encodes all texts once, outside the
+        an encoder of your own with the method ``head``, encodes all texts once, outside the
         folds: the embedding of a text must depend on that text alone. So does the encoder of an
         AdaptedEncoder, whose head is chosen by all labels of the search, as in its ``fit``. All
         other steps are fitted within each fold, including those that scikit-learn treats as

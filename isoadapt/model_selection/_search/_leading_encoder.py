@@ -57,5 +57,5 @@ def _encodes_row_by_row(model: AdaptedEncoder) -> bool:
 
 
 def _transforms_row_by_row(step: Any) -> bool:
-    """Whether a step passes rows, or is an encoder, whose `identity` promises this."""
-    return step is None or step == "passthrough" or hasattr(step, "identity")
+    """Whether a step passes rows, or is an encoder, whose method `head` promises this."""
+    return step is None or step == "passthrough" or callable(getattr(step, "head", None))
