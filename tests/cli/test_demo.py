@@ -28,7 +28,7 @@ VARIANTS = [
 ]
 LEFT, RIGHT, SCORES = load_similarity_pairs()
 RAW, ADAPTED = "classifier's vectors", "repaired by LogitPreservingWhitening"
-BEFORE = "base model"
+BEFORE, TAUGHT = "base model", "with a layer of the base model"
 # The few epochs of the small demo end while the scores still rise.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:training ended at max_epochs"),
@@ -108,15 +108,15 @@ def test_the_vectors_are_those_of_the_public_estimators(checkpoint):
     expected = {
         RAW: encoder,
         ADAPTED: AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts),
-        "repaired by TeacherReadout": taught,
+        TAUGHT: taught,
         BEFORE: encoder,
     }
-    found = _demo.repair(encoder, head, texts, encoder.transform(texts), checkpoint, True)[1]
+    found = _demo.repair(encoder, head, texts, encoder.transform(texts), checkpoint)[1]
     assert list(found) == list(expected)
     for name, model in expected.items():
         assert found[name] == pytest.approx(model.transform(LEFT + RIGHT), abs=1e-4)
     pairs = list(zip(texts[::2], texts[1::2], strict=True))  # a classifier of pairs
-    of_pairs = _demo.repair(encoder, head, pairs, encoder.transform(pairs), None, False)[1]
+    of_pairs = _demo.repair(encoder, head, pairs, encoder.transform(pairs), None)[1]
     assert list(of_pairs) == [RAW, ADAPTED]
     assert of_pairs[ADAPTED] == pytest.approx(found[ADAPTED], abs=1e-4)
 
@@ -137,7 +137,7 @@ def test_the_figures_are_those_of_the_public_functions():
 @pytest.mark.parametrize(
     ("before", "ev1", "of_pairs", "expected", "other"),
     [
-        (0.8, 0.95, False, ["is better still", "nearly on a line"], "as a single text"),
+        (0.8, 0.95, False, ["itself 0.800. The", "nearly on a line"], "as a single text"),
         (None, 0.5, True, ["usually better still", "as a single text"], "nearly on a line"),
     ],
 )
@@ -145,7 +145,8 @@ def test_the_sentences_follow_from_the_figures(before, ev1, of_pairs, expected, 
     row = {"use": "classify", "metric": "accuracy", "score": 0.8, "ev1": ev1, "fit_seconds": 0.1}
     row |= {"n_predictions": 90, "changed_predictions": 3}
     rows = [row | {"adapter": name} for name in ("no adapter", "LogitPreservingWhitening")]
-    values = {RAW: 0.3, ADAPTED: 0.7} | ({} if before is None else {BEFORE: before})
+    values = {RAW: 0.3, ADAPTED: 0.7}
+    values |= {} if before is None else {TAUGHT: 0.75, BEFORE: before}
     found = {name: _demo.PairFigures(value, 7, 34, [(0.5, "A.")]) for name, value in values.items()}
     text = _demo.story(Comparison(rows, "", {}, []), found, "m", of_pairs).replace("\n", " ")
     for part in (*expected, "0.300", "0.700", "7 of 34", f"{ev1:.0%}", "changes 3 of 90"):
