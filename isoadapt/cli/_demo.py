@@ -257,7 +257,7 @@ def _advice(found: dict[str, PairFigures]) -> str:
         )
     taught, base = (found[name].correlation for name in (_TAUGHT, _BEFORE))
     return (
-        "One layer of the base model, on the classifier's states of tokens, reaches a similarity of "
+        "One layer of the base model on the classifier's states of tokens reaches a similarity of "
         f"{taught:.3f} in the same pass, the base model itself {base:.3f}. The predictions stay. "
         "Without the base model there is the repair of the classifier's own vectors."
     )

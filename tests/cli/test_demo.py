@@ -73,7 +73,7 @@ def test_the_story_the_table_and_the_files(options, tmp_path):
     assert (tmp_path / "spectra.png").read_bytes().startswith(b"\x89PNG")
     names = {each.__name__: each for each in (AdaptedEncoder, LogitPreservingWhitening)}
     names["texts"] = read_labelled(options[1], Columns()).rows
-    [code] = re.findall("^  (model = .*)", text, re.MULTILINE)
+    _, code = re.findall("^  (model = .*)", text, re.MULTILINE)
     exec(code, names)
     saved = joblib.load(tmp_path / "pipeline.joblib")
     assert saved.transform(LEFT) == pytest.approx(names["model"].transform(LEFT), abs=1e-4)
