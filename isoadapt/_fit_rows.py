@@ -18,13 +18,11 @@ from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._alignment import Part, align, check_tokens, last_layers
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.heads import LinearHead
 
 _LAYERS = 1  # of the teacher, for "auto"
-_N_ALIGNED = 1000  # general sentences where a teacher's layers are aligned, otherwise all
-_SHARE_ALIGNED = 0.5  # of their weight in that of the texts
+# General sentences, and their weight as a share of that of the texts.
+POOLED, ALIGNED, WHITENED = (3000, 0.25), (1000, 0.5), (1000, 1.0)
 _LEAST = 500.0  # of their weight
-_MANY = 10  # classes from which whitening needs them
 _WORD = re.compile(r"[^\W\d_]{3,}")  # three letters or more
 _KNOWN = 0.25  # least share of characters in words of the sentences: .41 in English, .15 in others
 _SAMPLE = 200  # texts whose words are looked at
@@ -36,29 +34,25 @@ class FitRows(NamedTuple):
     X: Any
     general: list[Any]
     given: dict[str, Any]  # weights and groups of the inputs
-    share: float = 0.25  # of the weight of the general ones in that of the inputs
+    share: float  # of the weight of the general ones in that of the inputs
 
     @classmethod
-    def of(cls, X: Any, general: Any, pipeline: Any, given: dict[str, Any]) -> Self:
-        """Choose the general sentences for the fit of an encoder and an adapter."""
-        if general == "auto":
-            wanted = _uses_general(pipeline["adapter"])
-            reads_texts = isinstance(pipeline["encoder"], TransformerEncoder)
-            return cls(X, _suiting(as_texts(X)) if wanted and reads_texts else [], given)
-        return cls(X, list(general or []), given)
+    def of(
+        cls, X: Any, general: Any, encoder: Any, given: dict[str, Any], n: int, share: float
+    ) -> Self:
+        """Add up to `n` general sentences, or all that are given, to the inputs of an encoder."""
+        if isinstance(general, str):
+            reads_texts = isinstance(encoder, TransformerEncoder)
+            general = _suiting(as_texts(X))[:n] if reads_texts else []
+        return cls(X, list(general or []), given, share)
 
     @property
     def n_own(self) -> int:
         """Number of given inputs."""
         return _num_samples(self.X)
 
-    def fewer(self) -> Self:
-        """Return the rows with as many general ones as an alignment needs, of more weight."""
-        return self._replace(general=self.general[:_N_ALIGNED], share=_SHARE_ALIGNED)
-
-    def encoded(self, encoder: Any) -> Any:
-        """Return the vectors of all rows (n, d)."""
-        vectors = encoder.transform(self.X)
+    def stacked(self, vectors: Any, encoder: Any) -> Any:
+        """Return the vectors of the inputs, and below them those of the general ones (n, d)."""
         return np.vstack([vectors, encoder.transform(self.general)]) if self.general else vectors
 
     def weights(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -124,12 +118,17 @@ class FitRows(NamedTuple):
         return found[0], found[1]
 
 
-def _uses_general(adapter: Any) -> bool:
-    """Whether general sentences improve a fit: of a readout, or a whitening for many classes."""
-    if not isinstance(adapter, LogitPreservingWhitening):
-        return adapter._needs_teacher
-    head, classes = adapter.head, getattr(adapter.head, "classes_", None)
-    return isinstance(head, LinearHead) and classes is not None and len(classes) >= _MANY
+def needs_general(general: Any, adapter: Any, columns: Any) -> bool:
+    """Whether LogitPreservingWhitening is fitted to general sentences too."""
+    whitens = isinstance(adapter, LogitPreservingWhitening) and not adapter._needs_y()
+    if isinstance(general, str) or not general:
+        return bool(general) and whitens and adapter._loses_classes(columns)
+    if not whitens:
+        raise ValueError(
+            f"general={shown(general)} is for a TeacherReadout, or LogitPreservingWhitening with a "
+            f"head that is fitted, but the adapter is {shown(adapter)}: choose general='auto'"
+        )
+    return True
 
 
 def _suiting(texts: Texts) -> list[str]:

@@ -14,10 +14,23 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from isoadapt._fit_rows import FitRows, teachers_layers
+from isoadapt._fit_rows import (
+    ALIGNED,
+    POOLED,
+    WHITENED,
+    FitRows,
+    needs_general,
+    teachers_layers,
+)
 from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import shown, warn
-from isoadapt._utils.sklearn_private import HasMethods, Interval, StrOptions, _fit_context
+from isoadapt._utils.sklearn_private import (
+    HasMethods,
+    Interval,
+    StrOptions,
+    _fit_context,
+    _num_samples,
+)
 from isoadapt._utils.state import own_state
 from isoadapt.adapters import IsotropyLayer, LogitPreservingWhitening, Whitening
 from isoadapt.adapters._affine import TransformerAdapter
@@ -484,22 +497,28 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 "were exported with an adapter, but the input of its classifier is taken: for the "
                 "repaired ones choose pooling='exported', otherwise pooling='head_input'"
             )
-        rows, adapter = FitRows.of(X, self.general, pipeline, given), pipeline["adapter"]
-        if self.teacher is None:
-            columns = rows.encoded(pipeline["encoder"].fit(X, y))
-            adapter.fit(columns, y, **rows.options())
+        encoder, adapter = (step for _, step in pipeline.steps)
+        if self.teacher is not None:
+            columns = self._fit_to_teacher(pipeline, X, given)
         else:
-            columns = self._fit_to_teacher(pipeline, rows)
+            columns = encoder.fit_transform(X, y)
+            if needs_general(self.general, adapter, columns):
+                rows = FitRows.of(X, self.general, encoder, given, *WHITENED)
+                adapter._own_texts_only = not rows.general
+                adapter.fit(rows.stacked(columns, encoder), **rows.options())
+            else:
+                adapter.fit(columns, y, **given)
         _warn_if_healthy(adapter)
         self.pipeline_ = pipeline
-        return columns[: rows.n_own]
+        return columns[: _num_samples(X)]
 
-    def _fit_to_teacher(self, pipeline: Pipeline, rows: FitRows) -> Any:
+    def _fit_to_teacher(self, pipeline: Pipeline, X: Any, given: dict[str, Any]) -> Any:
         """Fit the encoder and the readout to the teacher's vectors; return the columns (n, p)."""
         teacher, (encoder, adapter) = self._teacher(), (step for _, step in pipeline.steps)
-        layers = teachers_layers(encoder, teacher, rows.X, self.teacher_layers)
-        rows = rows if layers is None or self.general != "auto" else rows.fewer()
-        targets, tested = rows.encoded(teacher), encoder
+        layers = teachers_layers(encoder, teacher, X, self.teacher_layers)
+        how = POOLED if layers is None else ALIGNED
+        rows, tested = FitRows.of(X, self.general, encoder, given, *how), encoder
+        targets = rows.stacked(teacher.transform(X), teacher)
         held = copy_hashes(targets, 0.0) % _HELD == 0
         held &= not held.all()
         self.teacher_layers_ = 0
@@ -507,7 +526,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             encoder, tested = rows.aligned(encoder, teacher, layers, held)
             pipeline.steps[0], self.teacher_layers_ = ("encoder", encoder), layers.n_layers
             adapter._n_predicted = layers.width * (layers.width == targets.shape[1])
-        columns = rows.encoded(encoder.fit(rows.X))
+        columns = rows.stacked(encoder.fit_transform(X), encoder)
         adapter.fit(columns, targets, **rows.options())
         explained = rows.explained(pipeline, tested, columns, targets, held)
         self.r2_own_, self.r2_general_ = explained

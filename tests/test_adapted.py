@@ -33,6 +33,8 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
+from isoadapt.adapters import _logit_preserving
+from isoadapt.datasets import load_general_sentences
 from isoadapt.encoders import release
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.metrics import match_threshold
@@ -60,6 +62,7 @@ def quick(**parameters):
 
 
 POOLED = {"teacher_layers": 0, "general": None}
+WHITENING = LogitPreservingWhitening()
 
 
 def readout(head="auto", **parameters):
@@ -399,6 +402,32 @@ class TestOwnParts:
         ):
             with pytest.raises(ValueError, match="matrix"):
                 AffineAdapter(matrix, offset).fit(X)
+
+
+class TestWhiteningOfCollapsedVectors:
+    """Where the logits explain nearly all of the variance, general sentences keep the classes."""
+
+    def test_general_sentences_are_added(self, checkpoint, split, monkeypatch):
+        head, X = split
+        sentences = load_general_sentences(1000)
+        rows = np.vstack([X, TransformerEncoder(checkpoint).transform(sentences)])
+        weights = np.r_[np.ones(60), np.full(1000, 0.5)]
+        added = LogitPreservingWhitening(head).fit(rows, sample_weight=weights)
+        alone, model = LogitPreservingWhitening(head).fit(X), AdaptedEncoder(checkpoint, WHITENING)
+        np.testing.assert_allclose(model.fit(TEXTS).transform(TEXTS), alone.transform(X), atol=1e-6)
+        monkeypatch.setattr(_logit_preserving, "_COLLAPSED", 1.0)  # as if they were
+        found = clone(model).fit(TEXTS)
+        np.testing.assert_allclose(found.transform(TEXTS), added.transform(X), atol=1e-6)
+        assert (found.predict(TEXTS) == head.predict(X)).all()
+        with pytest.warns(UserWarning, match="logits explain.*general='auto'"):
+            clone(model).set_params(general=None).fit(TEXTS)
+        own = clone(model).set_params(general=sentences).fit(TEXTS)
+        np.testing.assert_allclose(own.transform(TEXTS), found.transform(TEXTS), atol=1e-6)
+
+    @pytest.mark.parametrize("adapter", [Whitening(), LogitPreservingWhitening("logistic")])
+    def test_sentences_for_another_adapter_are_refused(self, adapter, checkpoint):
+        with pytest.raises(ValueError, match=r"general=\['a'\] is for a TeacherReadout.*auto"):
+            AdaptedEncoder(checkpoint, adapter, general=["a"]).fit(TEXTS, Y)
 
 
 class TestTeacher:

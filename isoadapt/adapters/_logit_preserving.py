@@ -17,6 +17,7 @@ from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
 _FEW_FREE = 0.05  # share of free directions below which a warning is issued
+_COLLAPSED = 0.0075  # share of the variance that logits do not explain, below which one is issued
 
 
 @dataclass(eq=False, repr=False)
@@ -79,6 +80,7 @@ class LogitPreservingWhitening(MomentsAdapter):
 
     _auto_head = "logistic"
     _keeps_predictions = True
+    _own_texts_only: ClassVar[bool] = True  # False where texts on other subjects were added
 
     head: Any = "auto"
     _: KW_ONLY
@@ -95,7 +97,8 @@ class LogitPreservingWhitening(MomentsAdapter):
         return f"{shown}: {free} of {d} directions are free"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
-        basis, complement = row_space(self._preserved_coef(cast(LinearHead, head)))
+        head = cast(LinearHead, head)
+        basis, complement = row_space(self._preserved_coef(head))
         d, rank = basis.shape
         if d - rank < _FEW_FREE * d:
             warn(
@@ -103,11 +106,28 @@ class LogitPreservingWhitening(MomentsAdapter):
                 "and isotropy can hardly change: use a head of fewer outputs, or Whitening, which "
                 "refits the head; preserve='differences' frees one direction more"
             )
+        elif self._own_texts_only and self._explains(moments, head):
+            warn(
+                f"the logits explain more than {1 - _COLLAPSED:.2%} of the variance of the "
+                "embeddings, and whitening the rest loses neighbours of the same class: fit to as "
+                "many texts on other subjects too, as AdaptedEncoder does with general='auto'"
+            )
         keep = Affine(basis.T, np.zeros(basis.shape[1]))
         map_, shrinkage = whiten_complement(
             moments, keep, basis, complement, self.shrinkage, self.strength
         )
         return {"map_": map_, "shrinkage_": shrinkage}
+
+    def _loses_classes(self, X: Any) -> bool:
+        """Whether a fit to these rows alone would lose neighbours of the same class."""
+        return self._explains(Moments().update(X), LinearHead.from_estimator(self.head))
+
+    def _explains(self, moments: Moments, head: LinearHead) -> bool:
+        """Whether a classifier's logits explain nearly all of the variance."""
+        basis, cov = row_space(self._preserved_coef(head))[0], moments.covariance().numpy()
+        cross = basis.T @ cov
+        explained = np.trace(np.linalg.pinv(cross @ basis, hermitian=True) @ cross @ cross.T)
+        return head.classes_ is not None and bool(explained > (1 - _COLLAPSED) * cov.trace())
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -1,5 +1,7 @@
 """Whitening, LogitPreservingWhitening and IsoBN, and partial_fit of the closed forms."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -213,3 +215,15 @@ def test_scales_equal_the_published_formulas(beta, eps, constant):
     Z = adapter.transform(X)
     np.testing.assert_allclose(Z, X * adapter.scale_, rtol=1e-12)
     np.testing.assert_allclose(adapter.inverse_transform(Z), X, atol=1e-9)
+
+
+@pytest.mark.parametrize(("size", "warns"), [(0.05, True), (0.3, False)])
+def test_whitening_of_collapsed_rows_warns_that_classes_are_lost(size, warns):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(5, size=400)
+    X = np.eye(5, 12)[labels] + size * rng.normal(size=(400, 12)) / np.sqrt(12)
+    adapter = LogitPreservingWhitening(LinearHead(np.eye(5, 12), np.zeros(5), range(5)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        adapter.fit(X)
+    assert [("same class" in str(each.message)) for each in caught] == [True] * warns
