@@ -182,7 +182,7 @@ def test_what_is_no_graph(source, tmp_path, monkeypatch):
     flow = FlowAdapter(max_epochs=1).fit(source.rows)
     half = TransformerEncoder((make_model().half(), make_tokenizer()), pooling=encoder.pooling)
     for model, target, named in (
-        (adapter, file, "needs the encoder too"),
+        (adapter, file, "needs its TransformerEncoder too"),
         (make_pipeline(encoder, adapter), tmp_path / "served", r"file=.*\.onnx"),
         (make_pipeline(encoder, flow), file, "not an affine map"),
         (make_pipeline(half, adapter), file, r"live model is in torch.float16.*model.float\(\)"),
