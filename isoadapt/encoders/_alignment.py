@@ -26,7 +26,7 @@ from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.geometry import Moments
 from isoadapt.geometry._ridge import standardised_path
 
-_BLOCK = 4096  # tokens whose moments are computed at a time
+_BLOCK = 1024  # tokens whose moments are computed at a time
 _RIDGE = 1e-2  # relative to the variance of each column
 _SAMPLE = 100  # texts whose tokens are compared
 _TOLERANCE = 1e-6  # of cosines in float32; where it is more, that of rounding
