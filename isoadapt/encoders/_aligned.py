@@ -96,7 +96,7 @@ class Tail(nn.Module):
         model.set_submodule(place, last)
         model.set_input_embeddings(nn.Embedding(1, model.get_input_embeddings().embedding_dim))
         last[0].register_forward_pre_hook(_replace_states, with_kwargs=True)
-        self.model = model
+        self.model, self.place = model, place
 
     @classmethod
     def loaded(cls, aligned: Aligned) -> "Tail":
