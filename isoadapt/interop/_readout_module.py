@@ -103,6 +103,7 @@ def last_layers(settings: Any, weights: dict[str, torch.Tensor]) -> Any:
     kind = getattr(transformers, settings["model"])
     with torch.device("meta"):
         model = kind(kind.config_class.from_dict(settings["config"]))
+        model.set_input_embeddings(torch.nn.Embedding(1, settings["width"]))
     layers = model.get_submodule(settings["layers"])[-settings["n_layers"] :]
     layers[0].register_forward_pre_hook(enter, with_kwargs=True)
     model.set_submodule(settings["layers"], layers)
@@ -114,7 +115,6 @@ def last_layers(settings: Any, weights: dict[str, torch.Tensor]) -> Any:
     return model
 
 
-def enter(layer: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def enter(layer: torch.nn.Module, args: Any, kw: dict[str, Any]) -> tuple[Any, Any]:
     """Replace the states that a layer is called with."""
-    given = GIVEN.get()
-    return ((given, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": given})
+    return ((GIVEN.get(), *args[1:]), kw) if args else ((), kw | {"hidden_states": GIVEN.get()})
