@@ -406,10 +406,9 @@ def export(
 ) -> None:
     """Write adapter and checkpoint as one model: for sentence-transformers, ONNX or transformers.
 
-    With --onnx, or for hidden layers that sentence-transformers cannot compute,
-    such as those of teacher-readout, as one graph for ONNX Runtime. With
-    --merge, as a checkpoint like the given one, for adapters that change its
-    predictions.
+    A readout of hidden layers gets one file of code, which sentence-transformers
+    runs if it is trusted. With --onnx, as one graph for ONNX Runtime. With --merge,
+    as a checkpoint like the given one, for adapters that change its predictions.
 
     Example:
 

@@ -2,15 +2,19 @@
 
 from pathlib import Path
 
+from isoadapt._utils.state import own_state
 from isoadapt.cli._options import Console, recorded_model
-from isoadapt.interop import _forms, merge_into_checkpoint
+from isoadapt.interop import merge_into_checkpoint
 from isoadapt.interop._folder import read_folder
 from isoadapt.interop._loaders import check_loader
+from isoadapt.interop._onnx import write_graph
 from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._reference import read_reference
+from isoadapt.interop._sentence_transformer import computes, write_sentence_folder
 from isoadapt.interop._served import Served
 
 
+@own_state(models=True)
 def export(
     folder: Path,
     model: Path | None,
@@ -24,19 +28,20 @@ def export(
     """Write an adapter and its encoder as one folder, and print how to load it."""
     adapter, base_model = read_folder(folder)
     served = Served.of(adapter, recorded_model(model, base_model), pooling)
-    graph = _forms.export(served, out, onnx=onnx, normalize=normalize, overwrite=overwrite)
+    options = {"normalize": normalize, "overwrite": overwrite}
     adapted, classifies = served.opened.describe(), served.opened.backbone.head is not None
     lines = [f"Exported: {out}", f"Adapted: {adapted}"]
-    if graph and not onnx:
-        lines.append("Form: ONNX, because sentence-transformers computes the last layer only")
-    if graph:
+    if onnx:
+        write_graph(served, out / "model.onnx", **options)
         lines.append(f"Use: {out / 'README.md'} shows it, with onnxruntime and tokenizers")
     else:
-        lines.append(f"Vectors: sentence_transformers.SentenceTransformer({str(out)!r})")
-    if classifies and not graph:
-        lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
+        write_sentence_folder(served, out, **options)
+        code = "" if computes(served.opened) else ", trust_remote_code=True"
+        lines.append(f"Vectors: sentence_transformers.SentenceTransformer({str(out)!r}{code})")
+        if classifies:
+            lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
     figures = {"model": str(out), "adapted": adapted}
-    console.show("\n".join(lines), figures if graph else figures | {"classifies": classifies})
+    console.show("\n".join(lines), figures if onnx else figures | {"classifies": classifies})
 
 
 def check(folder: Path, trust_remote_code: bool, console: Console) -> bool:

@@ -97,7 +97,7 @@ class Tail(nn.Module):
         model.set_submodule(place, last)
         model.set_input_embeddings(nn.Embedding(1, model.get_input_embeddings().weight.shape[1]))
         last[0].register_forward_pre_hook(_replace_states, with_kwargs=True)
-        self.model = model
+        self.model, self.place = model, place
 
     @classmethod
     def loaded(cls, aligned: Aligned) -> "Tail":

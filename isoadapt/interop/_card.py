@@ -14,7 +14,7 @@ from typing import Any
 from isoadapt.interop._pipeline import Parts
 from isoadapt.interop._reference import Check, Reference
 from isoadapt.interop._served import Served
-from isoadapt.interop._written import Module
+from isoadapt.interop._written import READOUT_CODE, Module
 
 _TEMPLATES = Path(__file__).parent / "cards"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -66,25 +66,41 @@ def sentence_card(
     code: bool,
 ) -> str:
     """Describe a folder of this name for sentence-transformers, whose classifier may be kept."""
-    shown, classification = json.dumps(name), ""
-    if code:
-        shown += ", trust_remote_code=True"
+    plain, classification, readout = json.dumps(name), "", ""
+    shown = f"{plain}, trust_remote_code=True" if code or not modules else plain
+    if not modules:
+        inside = _inside(served.opened.pooling.aligned)
+        readout = _filled("readout.md", code=READOUT_CODE, inside=inside)
     if "logits" in check.differences:
         effect = "includes the adapter and its head, and its predictions may differ from those of"
         effect = "is unchanged, and predicts as that of" if kept else effect
         empty = f"Write `{reference.stand_in}` for an empty text, which has no tokens."
         classification = _filled(
-            "classification.md", effect=effect, name=shown, empty=empty * bool(reference.stand_in)
+            "classification.md",
+            effect=effect,
+            name=shown if code else plain,
+            empty=empty * bool(reference.stand_in),
         )
     return _filled(
         "sentence.md",
         more_tags="- text-classification\n" if classification else "",
         base=_short(str(served.folder)),
         width=reference.vectors.shape[1],
-        modules=" → ".join(["Transformer", *(module.kind for module in modules)]),
+        modules=" → ".join(["Transformer", *([each.kind for each in modules] or [READOUT_CODE])]),
+        readout=readout,
         classification=classification,
         **_exported(served, shown, reference, check, "transformers", "sentence-transformers"),
     )
+
+
+def _inside(aligned: Any) -> str:
+    """Say whose last layers a folder holds besides the base model, if any."""
+    if aligned is None:
+        return ""
+    path = json.loads(aligned.config).get("_name_or_path") or "another encoder"
+    hub = re.search(r"models--([^/]+)", path)  # a folder in the cache of the Hub
+    name = _short(hub[1].replace("--", "/") if hub else path)
+    return _filled("layers.md", n_layers=aligned.n_layers, name=name)
 
 
 def onnx_card(

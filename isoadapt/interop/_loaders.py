@@ -10,7 +10,7 @@ import torch
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import reason, warn
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._folder import fault_in, read_json, read_object
+from isoadapt.encoders._folder import fault_in, read_json, read_object, sentence_modules
 from isoadapt.encoders._loading import use_options
 from isoadapt.encoders._models import quiet
 from isoadapt.interop._exact import Exact
@@ -22,6 +22,7 @@ from isoadapt.interop._reference import (
     refuse_if_wrong,
     write_reference,
 )
+from isoadapt.interop._written import READOUT_CODE, READOUT_SOURCE
 
 SENTENCES, CLASSIFIER = "SentenceTransformer", "AutoModelForSequenceClassification"
 VECTORS, LOGITS = "sentence_vector", "logits"  # outputs; "embedding" may be the name of a node
@@ -74,10 +75,11 @@ def check_loader(folder: Path, name: str, reference: Reference, code: bool) -> C
 
 
 def _settings(folder: Path, sentence: bool) -> dict[str, Any]:
-    """Return what outputs mean, and what only a CrossEncoder reads, which is not loaded."""
+    """Return what outputs mean, and the files that no loader reads here."""
     config = read_object(folder / "config.json")
     found = {key: config.get(key) for key in ("id2label", "problem_type", "sentence_transformers")}
-    patterns = () if sentence else ("modules.json", "*sentence_*.json")
+    read = sentence and not (folder / READOUT_CODE).exists()
+    patterns = () if read else ("modules.json", "*sentence_*.json")
     files = [file for pattern in patterns for file in sorted(folder.glob(pattern))]
     return found | {file.name: read_json(file) for file in files}
 
@@ -109,9 +111,31 @@ def _sentence_vectors(path: Path, reference: Reference, code: bool) -> tuple[Out
     """Compute the vectors of the batches with sentence-transformers."""
     library = import_optional("sentence_transformers", feature=f"Checking {SENTENCES}", extra="st")
     with torch.random.fork_rng(devices=[]):
-        model = library.SentenceTransformer(str(path.parent), device="cpu", **use_options(code))
+        if _names_code(path.parent) and not code:
+            model = library.SentenceTransformer(modules=[_readout(path.parent)], device="cpu")
+        else:
+            model = library.SentenceTransformer(str(path.parent), device="cpu", **use_options(code))
         vectors = [model.encode(part, show_progress_bar=False) for part in reference.batches()]
     return {"vectors": vectors}, model.max_seq_length
+
+
+def _readout(folder: Path) -> Any:
+    """Load the module of a readout by the code of this package, which must be the folder's."""
+    from isoadapt.interop._readout_module import ReadoutTransformer
+
+    own, file = READOUT_SOURCE.read_bytes(), folder / READOUT_CODE
+    if not file.is_file() or file.read_bytes() != own:
+        raise ValueError(
+            f"the folder's code is not the {READOUT_CODE} that this version of isoadapt writes: "
+            "read it, and allow it to run by --trust-remote-code"
+        )
+    return ReadoutTransformer.load(str(folder), local_files_only=True)
+
+
+def _names_code(folder: Path) -> bool:
+    """Return whether a folder lists a module that is not one of sentence-transformers."""
+    kinds = (kind for kind, _ in sentence_modules(folder))
+    return any("." in kind and not kind.startswith("sentence_transformers.") for kind in kinds)
 
 
 @torch.inference_mode()

@@ -11,17 +11,15 @@ from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._classifier_head import head_path
-from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._kinds import encoder_class
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import HEAD_INPUT, Normalize
-from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.interop._card import sentence_card
 from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written
 from isoadapt.interop._reference import SERVE
 from isoadapt.interop._served import Served, as_linear
-from isoadapt.interop._written import Module, pooling_modules, write_checkpoint, write_modules
+from isoadapt.interop._written import Module, pooling_modules, write_checkpoint, write_sentence
 
 
 @own_state(models=True)
@@ -38,13 +36,15 @@ def to_sentence_transformer(
     ``SentenceTransformer(out_folder)`` gives the adapted vectors. If the checkpoint is a
     classifier, the folder is also one for ``AutoModelForSequenceClassification`` and
     ``pipeline("text-classification")``, over the same copy of the transformer's weights. Neither
-    needs isoadapt. With the texts and outputs in ``reference.json``, ``isoadapt check`` compares
-    the folder where it is deployed.
+    needs isoadapt. The folder is loaded and compared with encoder and adapter before it appears.
+    With the texts and outputs in ``reference.json``, ``isoadapt check`` repeats this elsewhere.
 
     The modules are Transformer, Pooling, a Dense with its activation (and a LayerNorm) for each
     layer in front of the classifier if the adapter reads the classifier's input, a Dense for the
-    adapter z = Ah + c, and Normalize on request. The folder is loaded and compared with encoder and
-    adapter before it appears.
+    adapter z = Ah + c, and Normalize on request. If the adapter reads other hidden layers, the
+    classifier's input beside others, or layers of a teacher, the module is one short file of code,
+    which runs with ``SentenceTransformer(out_folder, trust_remote_code=True)``, and
+    ``encode(texts, output_value=None)`` then gives vectors and logits of one pass.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def to_sentence_transformer(
     Raises
     ------
     ImportError
-        If sentence-transformers is not installed.
+        If sentence-transformers is not installed or, for a file of code, older than 6.0.
     FileNotFoundError
         If `model_folder` is not a checkpoint.
     FileExistsError
@@ -87,9 +87,9 @@ def to_sentence_transformer(
         If a step of the pipeline is not an adapter.
     ValueError
         If an adapter is not affine or was fitted to other vectors, if sentence-transformers cannot
-        compute them, such as those of a hidden layer other than the last, if the head does not fit
-        the classifier, or if the written folder gives another prediction or nearest neighbour for a
-        checked text, or a cosine or relative logit that differs by more than 0.01.
+        compute them, if the head does not fit the classifier, or if the written folder gives
+        another prediction or nearest neighbour for a checked text, or a cosine or relative logit
+        that differs by more than 0.01.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
@@ -102,7 +102,7 @@ def to_sentence_transformer(
 
     See Also
     --------
-    export_onnx : Write one graph, also of vectors that sentence-transformers cannot compute.
+    export_onnx : Write one graph with vectors and logits, which needs no torch.
     merge_into_checkpoint : Write an adapter that changes predictions into the classifier alone.
 
     Notes
@@ -139,23 +139,23 @@ def write_sentence_folder(
     served: Served, out_folder: str | os.PathLike[str], *, normalize: bool, overwrite: bool
 ) -> Path:
     """Write a folder for sentence-transformers and, of a classifier, for transformers."""
-    import_optional("sentence_transformers", feature="to_sentence_transformer", extra="st")
+    found = import_optional("sentence_transformers", feature="to_sentence_transformer", extra="st")
     opened, folder = served.opened, cast(Path, served.folder)
     target = check_output_folder(out_folder, overwrite, name="out_folder", model=folder)
-    if not computes(opened):
-        raise ValueError(
-            f"the adapter reads {opened.describe()}, but sentence-transformers cannot compute "
-            "hidden layers other than the last, or the input of the head beside others: write one "
-            "graph with isoadapt.interop.export_onnx (isoadapt export --onnx), fit the adapter "
-            f"with pooling=[('cls', -1), ('mean', -1)] and without a head, or {SERVE}"
+    readout = not computes(opened)
+    if readout and int(found.__version__.partition(".")[0]) < 6:
+        raise ImportError(
+            f"the vectors of {opened.describe()} need a folder with code, which runs unasked in "
+            f"sentence-transformers {found.__version__}: install 6.0 or later, or write one graph "
+            "with isoadapt.interop.export_onnx (isoadapt export --onnx)"
         )
     source = served.reference()
-    modules = _modules(opened, as_linear(served.map_), normalize)
+    modules = [] if readout else _modules(opened, as_linear(served.map_), normalize)
     network, logits, kept = served.classifier(source)
     changes = _padding(opened, network.config)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         code = write_checkpoint(written, served, network, changes)
-        write_modules(written, modules, opened, read_object(folder / MODEL_FILE))
+        write_sentence(written, modules, served, source, normalize)
         loaders = [SENTENCES] if logits is None else [SENTENCES, CLASSIFIER]
         reference = source.adapted(served.map_, normalize)
         reference = reference._replace(logits=logits, loaders=loaders, padded=True)

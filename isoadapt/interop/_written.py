@@ -9,22 +9,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from isoadapt._utils.files import TOKENIZER_FILES
+from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._folder import base_folder, read_object, tokenizer_folder, transformer_folder
+from isoadapt.encoders._kinds import model_class
 from isoadapt.encoders._opened import Opened
-from isoadapt.encoders._pooling import Columns, Normalize, Pooling, width_after
+from isoadapt.encoders._pooling import OF_STATES, Columns, Normalize, Pooling, width_after
 from isoadapt.encoders._sentence import MODE_OF_KEY, MODEL_FILE, settings_for_empty_texts
 from isoadapt.encoders._tokenization import stand_in
+from isoadapt.interop._reference import Reference
 from isoadapt.interop._served import Served
 
 _SENTENCE = re.compile(
     r"(modules|sentence_[\w-]+_config|config_sentence_transformers)\.json"
     r"|\d+_\w+/(config\.json|model\.safetensors)"
 )
+READOUT_CODE, READOUT_SOURCE = "isoadapt_readout.py", Path(__file__).with_name("_readout_module.py")
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
 _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set
 
@@ -113,11 +119,25 @@ def _layer_norm(layer: nn.LayerNorm, activation: nn.Module) -> Module:
     return Module("LayerNorm", {"dimension": width}, {"norm.weight": weight, "norm.bias": bias})
 
 
-def write_modules(folder: Path, modules: Sequence[Module], opened: Opened, own: Any) -> None:
-    """Write the modules, each after the transformer in a subfolder, and their settings.
+def write_sentence(
+    folder: Path, modules: Sequence[Module], served: Served, source: Reference, normalize: bool
+) -> None:
+    """Write what sentence-transformers reads: the modules or, without any, those of a readout."""
+    if modules:
+        _write_modules(folder, modules, served.opened)
+    else:
+        _write_readout(folder, served, source, normalize)
+    own = read_object(cast(Path, served.folder) / MODEL_FILE)
+    kept = {
+        "prompts": own.get("prompts") or {},
+        "default_prompt_name": None,
+        "similarity_fn_name": own.get("similarity_fn_name") or "cosine",
+    }
+    write_json(folder / MODEL_FILE, kept)
 
-    These are the length of texts, what empty ones become, and prompts and similarity in `own`.
-    """
+
+def _write_modules(folder: Path, modules: Sequence[Module], opened: Opened) -> None:
+    """Write modules, each after the transformer in a subfolder, and settings for the texts."""
     listed = [{"idx": 0, "name": "0", "path": "", "type": f"{_TYPE}.Transformer"}]
     for number, module in enumerate(modules, start=1):
         path = f"{number}_{module.kind}"
@@ -138,12 +158,41 @@ def write_modules(folder: Path, modules: Sequence[Module], opened: Opened, own: 
     if token := stand_in(tokenizer):
         settings |= settings_for_empty_texts(token, blank=bool(stand_in(tokenizer, " ")))
     write_json(folder / "sentence_bert_config.json", settings)
-    kept = {
-        "prompts": own.get("prompts") or {},
-        "default_prompt_name": None,
-        "similarity_fn_name": own.get("similarity_fn_name") or "cosine",
-    }
-    write_json(folder / MODEL_FILE, kept)
+
+
+def _write_readout(folder: Path, served: Served, source: Reference, normalize: bool) -> None:
+    """Write the file of code that computes a readout of any columns, its settings and weights."""
+    opened, map_ = served.opened, served.map_
+    backbone, pooling, aligned = opened.backbone, opened.pooling, opened.pooling.aligned
+    inputs = backbone.inputs & {"input_ids", "token_type_ids", "attention_mask"}
+    names = {module: name for name, module in backbone.model.named_modules()}
+    settings: dict[str, Any] = {"head": names.get(backbone.head), "inputs": sorted(inputs)}
+    settings["model"] = model_class(folder, backbone.head is not None)
+    settings |= {"head_input": pooling.begins_with_head_input, "normalize": normalize}
+    settings["pooled"] = [part for part in pooling.parts if part[0] in OF_STATES]
+    settings |= {"empty": stand_in(backbone.tokenizer), "aligned": None}
+    centre = source.vectors.mean(axis=0).astype(np.float32)  # around it, float32 is enough
+    arrays = {"centre": centre, "matrix": map_.matrix.astype(np.float32)}
+    arrays["offset"] = map_(centre[None])[0].astype(np.float32)
+    if aligned is not None:
+        settings["aligned"] = _aligned_settings(aligned, inputs | {"attention_mask"})
+        arrays |= {"align_matrix": aligned.matrix, "align_offset": aligned.offset}
+        arrays |= {f"layers.{name}": values for name, values in aligned.weights.items()}
+    shutil.copyfile(READOUT_SOURCE, folder / READOUT_CODE)
+    write_json(folder / "readout.json", settings)
+    save_arrays(arrays, folder / "readout.safetensors", metadata={"format": "pt"})
+    kind = READOUT_CODE.replace("py", "ReadoutTransformer")
+    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
+
+
+def _aligned_settings(aligned: Aligned, inputs: frozenset[str]) -> dict[str, Any]:
+    """Return what the last layers of another model are built from, and what they read."""
+    tail, config = aligned.module(torch.device("cpu")).tail, json.loads(aligned.config)
+    config.pop("_name_or_path", None)  # a folder of this machine
+    settings = {"model": aligned.model_class, "config": config, "layers": tail.place}
+    settings |= {name: getattr(aligned, name) for name in ("n_layers", "states", "modes")}
+    width = tail.model.get_input_embeddings().embedding_dim
+    return settings | {"width": width, "inputs": sorted(inputs & {*aligned.inputs})}
 
 
 def write_json(file: Path, content: Any) -> None:

@@ -219,12 +219,6 @@ class TestReadouts:
         check(out, pipeline)
         close(logits_of(out), head.outputs(pipeline[0].transform(TEXTS)))
 
-    def test_other_columns_are_refused(self, source, tmp_path):
-        pipeline = readout(source.folder, "readout")
-        with pytest.raises(ValueError, match=r"pooling=\(\(.*hidden layers.*export_onnx"):
-            to_sentence_transformer(pipeline, source.folder, tmp_path / "m")
-        assert not (tmp_path / "m").exists()
-
 
 class TestFolder:
     def test_the_card_tells_both_uses_and_what_was_measured(self, sentence, monkeypatch):

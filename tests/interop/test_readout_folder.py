@@ -1,0 +1,116 @@
+"""Readouts of any columns as folders whose vectors one file of code computes, without isoadapt."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder, load_checkpoint
+from isoadapt.interop import to_sentence_transformer
+from tests.cli.command_line import run, succeed
+from tests.interop.conftest import LENGTH
+from tests.interop.examples import ROWS, without_isoadapt
+from tests.interop.test_sentence_transformer import readout
+from tests.tiny_models import TEXTS, make_model, make_tokenizer, save_model, save_pair
+
+library = pytest.importorskip("sentence_transformers", "6.0")
+CODE = "isoadapt_readout.py"
+KINDS = ["layers", "aligned"]
+SERVER = """
+import json, sys
+sys.modules["isoadapt"] = None
+from sentence_transformers import SentenceTransformer
+texts, *folders = json.loads(sys.argv[1])
+for folder in folders:
+    model = SentenceTransformer(folder, trust_remote_code=True, device="cpu")
+    rows = model.encode(texts, batch_size=3, output_value=None)
+    found = [[row[name].tolist() for row in rows] for name in ("sentence_embedding", "logits")]
+    model.save(folder + "-saved")
+    again = SentenceTransformer(folder + "-saved", trust_remote_code=True, device="cpu")
+    print(json.dumps([*found, again.encode(texts).tolist(), model.get_embedding_dimension()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def models(checkpoint, tmp_path_factory):
+    """Fitted readouts by kind, and a folder with the exports under their names."""
+    place = tmp_path_factory.mktemp("readouts")
+    base = save_pair(make_model(kind="AutoModel"), make_tokenizer(), place / "my-base")
+    encoder, teacher = TransformerEncoder(checkpoint, max_length=LENGTH), TransformerEncoder(base)
+    aligned = AdaptedEncoder(encoder, TeacherReadout(), teacher, teacher_layers=1, general=ROWS[:9])
+    found = {"layers": readout(checkpoint, "readout"), "aligned": aligned.fit(ROWS)}
+    for name, model in found.items():
+        to_sentence_transformer(model, checkpoint, place / name, normalize=name == "aligned")
+    return found, place
+
+
+def test_vectors_and_logits_of_one_pass_in_a_process_without_isoadapt(models, checkpoint, tmp_path):
+    given = json.dumps([TEXTS, *(str(models[1] / name) for name in KINDS)])
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", SERVER, given]
+    printed = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE).stdout
+    encoder, head = load_checkpoint(checkpoint, max_length=LENGTH)
+    for name, line in zip(KINDS, printed.splitlines(), strict=True):
+        vectors, logits, again, width = json.loads(line)
+        expected = models[0][name].transform(TEXTS)
+        if name == "aligned":
+            expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+        wanted = expected, head.outputs(encoder.transform(TEXTS)), expected
+        for each, own in zip((vectors, logits, again), wanted, strict=True):
+            np.testing.assert_allclose(each, own, atol=2e-6 * np.abs(own).max())
+        assert width == expected.shape[1]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_check_runs_the_code_only_if_it_is_the_one_that_is_written(name, models, tmp_path):
+    folder = shutil.copytree(models[1] / name, tmp_path / name)
+    ran, code = folder / "ran", (folder / CODE).read_text()
+    assert succeed("check", folder).stdout.count("as exported") == 2
+    (folder / CODE).write_text(f"{code}\nopen({str(ran)!r}, 'w')\n")
+    done = run("check", folder)
+    assert done.code == 1
+    assert re.search(f"cannot be used: .*{CODE}.* --trust-remote-code", done.stdout)
+    assert "AutoModelForSequenceClassification: logits" in done.stdout
+    assert not ran.exists()
+    assert succeed("check", folder, "--trust-remote-code").stdout.count("as exported") == 2
+    ran.unlink()
+    (folder / CODE).rename(folder / "other.py")
+    (folder / CODE).write_text(code)
+    modules = (folder / "modules.json").read_text()
+    (folder / "modules.json").write_text(modules.replace("isoadapt_readout.", "other."))
+    assert "modules.json is" in run("check", folder).stdout
+    assert not ran.exists()
+
+
+def test_the_card_names_the_teacher_and_the_code(models, monkeypatch):
+    cards = {name: (models[1] / name / "README.md").read_text() for name in KINDS}
+    assert "last 1 layer(s) of the teacher, my-base" in cards["aligned"]
+    assert "licence" not in cards["layers"]
+    monkeypatch.chdir(models[1])
+    first, second = re.findall(r"```python\n(.*?)```", cards["aligned"], re.DOTALL)
+    with without_isoadapt():
+        exec(first + second, {})
+    assert ["trust_remote_code=True" in snippet for snippet in (first, second)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "pooling"),
+    [("gpt2", [("head_input", -1), ("max", 1)]), ("bart", [("cls", 0)]), ("xlnet", "readout")],
+)
+def test_other_architectures(architecture, pooling, tmp_path):
+    """The writer compares vectors and logits, also of an empty text; XLNet's has no classifier."""
+    options = {"kind": "AutoModel"} if architecture == "xlnet" else {}
+    folder = save_model(tmp_path / "model", architecture, **options)
+    out = to_sentence_transformer(readout(folder, pooling), folder, tmp_path / "out")
+    assert (out / CODE).exists()
+
+
+def test_an_older_library_would_run_the_code_unasked(models, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "__version__", "5.6.1")
+    with pytest.raises(ImportError, match=r"unasked in sentence-transformers 5.6.1: install 6.0"):
+        to_sentence_transformer(models[0]["layers"], checkpoint, tmp_path / "out")
