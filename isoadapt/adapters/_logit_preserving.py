@@ -17,6 +17,7 @@ from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
 _FEW_FREE = 0.05  # share of free directions below which a warning is issued
+_LEFT = 0.047  # share of their variance left by logits, over log(n_classes), for another one
 
 
 @dataclass(eq=False, repr=False)
@@ -30,7 +31,8 @@ class LogitPreservingWhitening(MomentsAdapter):
     the same, so no prediction changes.
 
     A head of many outputs leaves few directions free: the repr of a fitted adapter counts them,
-    and a warning is issued if they are fewer than 5 % of all.
+    and a warning is issued if they are fewer than 5 % of all. Another one is issued if the logits
+    of three or more classes explain most of their variance: fit to texts on other subjects too.
 
     Parameters
     ----------
@@ -79,6 +81,7 @@ class LogitPreservingWhitening(MomentsAdapter):
 
     _auto_head = "logistic"
     _keeps_predictions = True
+    _has_general_texts = False  # of a fit in which they were added to the task's own
 
     head: Any = "auto"
     _: KW_ONLY
@@ -103,6 +106,17 @@ class LogitPreservingWhitening(MomentsAdapter):
                 "and isotropy can hardly change: use a head of fewer outputs, or Whitening, which "
                 "refits the head; preserve='differences' frees one direction more"
             )
+        classes = cast(LinearHead, head).classes_
+        if classes is not None and len(classes) > 2 and not self._has_general_texts:
+            cov = moments.covariance().numpy()
+            inner, cross = basis.T @ cov @ basis, basis.T @ cov @ complement
+            explained = (np.linalg.pinv(inner, hermitian=True) @ cross * cross).sum()
+            if explained > (1 - _LEFT * np.log(len(classes))) * (cov.trace() - inner.trace()):
+                warn(
+                    "the logits explain most of the variance that is whitened, as in texts of the "
+                    "classes alone, and texts of one class then move apart: fit to as many texts "
+                    "on other subjects too (load_general_sentences), as AdaptedEncoder does"
+                )
         keep = Affine(basis.T, np.zeros(basis.shape[1]))
         map_, shrinkage = whiten_complement(
             moments, keep, basis, complement, self.shrinkage, self.strength

@@ -1,5 +1,7 @@
 """Whitening, LogitPreservingWhitening and IsoBN, and partial_fit of the closed forms."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -178,6 +180,23 @@ class TestLogitPreservingWhitening:
             cov = np.cov((cone @ row_space.T).T)
             ratio = np.trace(cov) ** 2 / (cov**2).sum()
             assert scores[1] == pytest.approx((ratio + 24 - 2 - 1) / 23, abs=1e-9)
+
+    @pytest.mark.parametrize("n_classes", [2, 3, 12])
+    def test_texts_of_several_classes_alone_are_told_from_general_ones_among_them(self, n_classes):
+        rng = np.random.default_rng(0)
+        centres, coef = 10 * rng.normal(size=(2, n_classes, 24))
+        own = centres[rng.integers(n_classes, size=400)] + 0.5 * rng.normal(size=(400, 24))
+        mixed = np.r_[own, 10 * rng.normal(size=(400, 24))]
+        adapter = LogitPreservingWhitening(LinearHead(coef, np.zeros(n_classes), range(n_classes)))
+        values = LogitPreservingWhitening(LinearHead(coef, np.zeros(n_classes)))
+        with warnings.catch_warnings(action="error"):
+            adapter.fit(mixed)
+            values.fit(own)
+            if n_classes == 2:
+                adapter.fit(own)
+        if n_classes > 2:
+            with pytest.warns(UserWarning, match="texts of one class then move apart"):
+                adapter.fit(own)
 
 
 @pytest.mark.parametrize("rank", [1, 3])
