@@ -18,6 +18,8 @@ from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._alignment import Part, align, check_tokens, last_layers
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.encoders._texts import Texts, as_texts
+from isoadapt.geometry import Moments
+from isoadapt.heads import LinearHead
 
 _LAYERS = 1  # of the teacher, for "auto"
 # General sentences, and their weight as a share of that of the texts.
@@ -122,7 +124,10 @@ def needs_general(general: Any, adapter: Any, columns: Any) -> bool:
     """Whether LogitPreservingWhitening is fitted to general sentences too."""
     whitens = isinstance(adapter, LogitPreservingWhitening) and not adapter._needs_y()
     if isinstance(general, str) or not general:
-        return bool(general) and whitens and adapter._loses_classes(columns)
+        if not general or not whitens:
+            return False
+        head = LinearHead.from_estimator(adapter.head)
+        return adapter._parts_classes(Moments().update(columns), head)
     if not whitens:
         raise ValueError(
             f"general={shown(general)} is for a TeacherReadout, or LogitPreservingWhitening with a "

@@ -504,7 +504,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             columns = encoder.fit_transform(X, y)
             if needs_general(self.general, adapter, columns):
                 rows = FitRows.of(X, self.general, encoder, given, *WHITENED)
-                adapter._own_texts_only = not rows.general
+                adapter._has_general_texts = bool(rows.general)
                 adapter.fit(rows.stacked(columns, encoder), **rows.options())
             else:
                 adapter.fit(columns, y, **given)

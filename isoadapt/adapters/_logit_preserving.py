@@ -17,7 +17,7 @@ from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
 _FEW_FREE = 0.05  # share of free directions below which a warning is issued
-_COLLAPSED = 0.0075  # share of the variance that logits do not explain, below which one is issued
+_LEFT = 0.047  # share of their variance left by logits, over log(n_classes), for another one
 
 
 @dataclass(eq=False, repr=False)
@@ -31,7 +31,8 @@ class LogitPreservingWhitening(MomentsAdapter):
     the same, so no prediction changes.
 
     A head of many outputs leaves few directions free: the repr of a fitted adapter counts them,
-    and a warning is issued if they are fewer than 5 % of all.
+    and a warning is issued if they are fewer than 5 % of all. Another one is issued if the logits
+    of three or more classes explain most of their variance: fit to texts on other subjects too.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ class LogitPreservingWhitening(MomentsAdapter):
 
     _auto_head = "logistic"
     _keeps_predictions = True
-    _own_texts_only: ClassVar[bool] = True  # False where texts on other subjects were added
+    _has_general_texts: ClassVar[bool] = False  # whether some were added to the task's own
 
     head: Any = "auto"
     _: KW_ONLY
@@ -97,8 +98,7 @@ class LogitPreservingWhitening(MomentsAdapter):
         return f"{shown}: {free} of {d} directions are free"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
-        head = cast(LinearHead, head)
-        basis, complement = row_space(self._preserved_coef(head))
+        basis, complement = row_space(self._preserved_coef(cast(LinearHead, head)))
         d, rank = basis.shape
         if d - rank < _FEW_FREE * d:
             warn(
@@ -106,11 +106,11 @@ class LogitPreservingWhitening(MomentsAdapter):
                 "and isotropy can hardly change: use a head of fewer outputs, or Whitening, which "
                 "refits the head; preserve='differences' frees one direction more"
             )
-        elif self._own_texts_only and self._explains(moments, head):
+        if not self._has_general_texts and self._parts_classes(moments, cast(LinearHead, head)):
             warn(
-                f"the logits explain more than {1 - _COLLAPSED:.2%} of the variance of the "
-                "embeddings, and whitening the rest loses neighbours of the same class: fit to as "
-                "many texts on other subjects too, as AdaptedEncoder does with general='auto'"
+                "the logits explain most of the variance that is whitened, as in texts of the "
+                "classes alone, and texts of one class then move apart: fit to as many texts "
+                "on other subjects too (load_general_sentences), as AdaptedEncoder does"
             )
         keep = Affine(basis.T, np.zeros(basis.shape[1]))
         map_, shrinkage = whiten_complement(
@@ -118,16 +118,16 @@ class LogitPreservingWhitening(MomentsAdapter):
         )
         return {"map_": map_, "shrinkage_": shrinkage}
 
-    def _loses_classes(self, X: Any) -> bool:
-        """Whether a fit to these rows alone would lose neighbours of the same class."""
-        return self._explains(Moments().update(X), LinearHead.from_estimator(self.head))
-
-    def _explains(self, moments: Moments, head: LinearHead) -> bool:
-        """Whether a classifier's logits explain nearly all of the variance."""
-        basis, cov = row_space(self._preserved_coef(head))[0], moments.covariance().numpy()
-        cross = basis.T @ cov
-        explained = np.trace(np.linalg.pinv(cross @ basis, hermitian=True) @ cross @ cross.T)
-        return head.classes_ is not None and bool(explained > (1 - _COLLAPSED) * cov.trace())
+    def _parts_classes(self, moments: Moments, head: LinearHead) -> bool:
+        """Whether texts of one class move apart: logits explain most of the free directions."""
+        classes, cov = head.classes_, moments.covariance().numpy()
+        if classes is None or len(classes) < 3:
+            return False
+        basis, complement = row_space(self._preserved_coef(head))
+        inner, cross = basis.T @ cov @ basis, basis.T @ cov @ complement
+        explained = (np.linalg.pinv(inner, hermitian=True) @ cross * cross).sum()
+        left = _LEFT * np.log(len(classes))
+        return bool(explained > (1 - left) * (cov.trace() - inner.trace()))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
