@@ -164,7 +164,7 @@ def _result(adapter: BaseAdapter, model: AdaptedEncoder) -> str:
     width, n = adapter.map_.n_features_out, adapter.n_features_in_
     source = f"{n} columns of one pass"
     if n_layers := getattr(model, "teacher_layers_", 0):
-        source = f"one pass and the last {n_layers} layer(s) of the teacher"
+        source = f"one pass and {n_layers} layer(s) of the teacher"
     return f"The vectors have width {width}, from {source}, and are {use}.\n"
 
 

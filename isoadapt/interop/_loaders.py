@@ -14,6 +14,8 @@ from isoadapt.encoders._folder import fault_in, read_json, read_object, sentence
 from isoadapt.encoders._loading import use_options
 from isoadapt.encoders._models import quiet
 from isoadapt.interop._exact import Exact
+from isoadapt.interop._folder import read_folder
+from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._reference import (
     ENCODER,
     Check,
@@ -61,7 +63,7 @@ def check_loader(folder: Path, name: str, reference: Reference, code: bool) -> C
     try:
         with quiet():
             if name == ENCODER:
-                check = reference.compare(_encoder_vectors(reference), reference.settings)
+                check = reference.compare(_encoder_vectors(folder, reference), reference.settings)
             else:
                 check = reference.compare(*_load(folder, name, reference, code))
     except ImportError:  # it is not installed
@@ -99,10 +101,14 @@ def _load(
     return outputs, limited | _settings(folder, SENTENCES in reference.loaders)
 
 
-def _encoder_vectors(reference: Reference) -> Outputs:
+def _encoder_vectors(folder: Path, reference: Reference) -> Outputs:
     """Compute the vectors of a recorded encoder; raise ValueError if they are others."""
     names = ("model", "pooling", "layer", "max_length")
-    exact = Exact.of(TransformerEncoder(**{name: reference.settings[name] for name in names}))
+    saved = take_apart(read_folder(folder)[0]).encoder
+    encoder = saved and saved[1]  # which may hold layers of a teacher
+    if encoder is None:
+        encoder = TransformerEncoder(**{name: reference.settings[name] for name in names})
+    exact = Exact.of(encoder)
     exact.check(reference, "its record")
     return {"vectors": [exact.vectors(reference.texts)]}
 

@@ -219,7 +219,8 @@ def test_several_files_of_texts_without_labels(more_files):
     assert f"teacher's vectors with an R² of {whole.r2_own_:.3g}.\n" in completed.stdout
     succeed("transform", "a", "pairs.csv", "out.npy", "--separately")
     np.testing.assert_allclose(np.load("out.npy"), whole.transform(LINES), atol=1e-6)
-    result = "width 16, from one pass and the last 1 layer(s) of the teacher, and are comparable "
+    assert "as exported" in succeed("check", "a").stdout
+    result = "width 16, from one pass and 1 layer(s) of the teacher, and are comparable "
     result += "with the teacher's.\n"
     assert f"{result}\nHead: the checkpoint's\nAdapter" in completed.stdout
     card = (more_files / "a" / "README.md").read_text()
