@@ -105,8 +105,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     general : "auto", list of str or None, default="auto"
         Sentences on all subjects that are added to the texts of the fit, so that the map also suits
         other texts. "auto" adds those of :func:`~isoadapt.datasets.load_general_sentences` to fits
-        with a teacher and to LogitPreservingWhitening for a checkpoint's head of many classes,
-        unless the texts are not English, which a warning says. None adds none.
+        with a teacher, and of LogitPreservingWhitening where the logits of three or more classes
+        explain most of the variance, so that neighbours keep their class. It adds none to texts
+        that are not English, with a warning. None adds none.
     class_names : dict, default=None
         The checkpoint's names of classes by your labels, one to one and complete. ``y``,
         ``classes_`` and predictions are then your labels; saved adapters and exports keep the
