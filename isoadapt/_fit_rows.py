@@ -2,16 +2,21 @@
 
 import re
 import warnings
-from typing import Any, NamedTuple, Self
+import zlib
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.utils.validation import check_consistent_length
 from tqdm.auto import tqdm
 
+from isoadapt._utils.containers import as_values
+from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import shown, shows_progress, warn
 from isoadapt._utils.sklearn_private import _num_samples, _safe_indexing
 from isoadapt.adapters import LogitPreservingWhitening
+from isoadapt.adapters._rows import check_frequencies
 from isoadapt.datasets import load_general_sentences
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._aligned import Aligned
@@ -24,10 +29,11 @@ from isoadapt.heads import LinearHead
 _LAYERS = 1  # of the teacher, for "auto"
 # General sentences, and their weight as a share of that of the texts.
 POOLED, ALIGNED, WHITENED = (3000, 0.25), (1000, 0.5), (1000, 1.0)
-_LEAST = 500.0  # of their weight
+_LEAST, _MOST = 500.0, 5.0  # of their weight, and of that of one
 _WORD = re.compile(r"[^\W\d_]{3,}")  # three letters or more
 _KNOWN = 0.25  # least share of characters in words of the sentences: .41 in English, .15 in others
 _SAMPLE = 200  # texts whose words are looked at
+_HELD = 5  # one of so many rows is held out to compute R²
 
 
 class FitRows(NamedTuple):
@@ -43,10 +49,24 @@ class FitRows(NamedTuple):
         cls, X: Any, general: Any, encoder: Any, given: dict[str, Any], n: int, share: float
     ) -> Self:
         """Add up to `n` general sentences, or all that are given, to the inputs of an encoder."""
+        rows = np.empty((_num_samples(X), 1))
+        given = given | {"sample_weight": check_frequencies(given.get("sample_weight"), rows)}
+        given["groups"] = as_values(given.get("groups"), "groups")
+        check_consistent_length(rows, given["groups"])
+        given = {name: values for name, values in given.items() if values is not None}
+        if (total := given.get("sample_weight", rows).sum()) <= 1 and "sample_weight" in given:
+            raise ValueError(
+                f"sample_weight sums to {total:.3g}, but weights are frequencies: pass counts, or "
+                "divide the weights by their mean"
+            )
+        reads_texts = isinstance(encoder, TransformerEncoder)
         if isinstance(general, str):
-            reads_texts = isinstance(encoder, TransformerEncoder)
-            general = _suiting(as_texts(X))[:n] if reads_texts else []
-        return cls(X, list(general or []), given, share)
+            return cls(X, _suiting(as_texts(X))[:n] if reads_texts else [], given, share)
+        try:
+            added = as_texts(general).items() if reads_texts and len(general or ()) else general
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"general, as inputs X of the encoder: {error}") from error
+        return cls(X, list(added or []), given, share)
 
     @property
     def n_own(self) -> int:
@@ -59,9 +79,9 @@ class FitRows(NamedTuple):
 
     def weights(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the weights of the given inputs, and of the general ones."""
-        own, n = self.given.get("sample_weight"), len(self.general)
-        own = np.ones(self.n_own) if own is None else np.asarray(own, np.float64)
-        return own, np.full(n, max(self.share * own.sum(), _LEAST) / max(n, 1))
+        own, n = self.given.get("sample_weight", np.ones(self.n_own)), len(self.general)
+        each = max(self.share * own.sum(), _LEAST) / max(n, 1)
+        return own, np.full(n, min(each, _MOST))
 
     def options(self) -> dict[str, Any]:
         """Return the weights and groups of all rows, as far as they are needed."""
@@ -93,30 +113,40 @@ class FitRows(NamedTuple):
             found.append(Part(as_texts(self.general), of_general, held[self.n_own :]))
         return found
 
+    def held(self, targets: Any) -> NDArray[np.bool_]:
+        """Choose a fifth of the rows or, if there are groups, of the groups; not all of them."""
+        hashes = copy_hashes(targets, 0.0)
+        if "groups" in self.given:
+            groups = [zlib.crc32(str(group).encode()) for group in self.given["groups"]]
+            hashes[: self.n_own] = groups
+        held = hashes % _HELD == 0
+        return held & (not held.all())
+
     def explained(
-        self, pipeline: Any, tested: Any, columns: Any, targets: Any, held: NDArray[np.bool_]
+        self, adapter: Any, tested: Any, columns: Any, targets: Any, held: NDArray[np.bool_]
     ) -> tuple[float, float]:
         """Return R² of the teacher's vectors of held-out rows, of given and of general ones.
 
-        Either the readout is fitted without them, or it reads an encoder that is: `tested`.
+        The readout is fitted without them, and so are the layers of the encoder `tested`, if any.
         """
-        reader, weights = pipeline["adapter"], np.concatenate(self.weights())
-        if own := tested is pipeline["encoder"]:
-            reader, rest = clone(reader).set_params(ridge=reader.ridge_), ~held
-            try:
-                with warnings.catch_warnings(action="ignore"):
-                    reader.fit(columns[rest], targets[rest], weights[rest])
-            except ValueError:  # too few rows are left
-                held = np.zeros_like(held)
-        found = []
+        weights, found = np.concatenate(self.weights()), []
+        reader = clone(adapter).set_params(ridge=adapter.ridge_)
+        reader._n_predicted = adapter._n_predicted
+        kept, held = ~held, held & (weights > 0)
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                reader.fit(columns[kept], targets[kept], weights[kept])
+        except ValueError:  # too few rows are left
+            return float("nan"), float("nan")
         for start, inputs in ((0, self.X), (self.n_own, self.general)):
             chosen = np.flatnonzero(held[start : start + _num_samples(inputs)])
-            rows = chosen + start
-            if len(rows) < 2:
-                found.append(float("nan"))
-                continue
-            read = columns[rows] if own else tested.transform(_safe_indexing(inputs, chosen))
-            found.append(reader.score(read, targets[rows], weights[rows]))
+            rows, read = chosen + start, float("nan")
+            if len(rows) > 1:
+                vectors = columns[rows]
+                if tested is not None:
+                    vectors = tested.transform(_safe_indexing(inputs, chosen))
+                read = reader.score(vectors, targets[rows], weights[rows])
+            found.append(read)
         return found[0], found[1]
 
 
@@ -156,13 +186,14 @@ def teachers_layers(encoder: Any, teacher: Any, X: Any, n: int | str) -> Aligned
     """Return the last layers of a teacher; None for 0, and with a warning where "auto" has none."""
     if n == 0:
         return None
+    texts = as_texts(X) if isinstance(encoder, TransformerEncoder) else None
     try:
         if any(not isinstance(each, TransformerEncoder) for each in (encoder, teacher)):
             raise ValueError("encoder and teacher are not both a TransformerEncoder")
         if encoder.pooling not in ("auto", READOUT):
             raise ValueError(f"the encoder has pooling={shown(encoder.pooling)}")
         found = last_layers(teacher.open(), _LAYERS if n == "auto" else int(n))
-        check_tokens(encoder.open(), teacher.open(), as_texts(X))
+        check_tokens(encoder.open(), teacher.open(), cast(Texts, texts))
         return found
     except ValueError as error:
         if n != "auto":

@@ -22,7 +22,6 @@ from isoadapt._fit_rows import (
     needs_general,
     teachers_layers,
 )
-from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import shown, warn
 from isoadapt._utils.sklearn_private import (
     HasMethods,
@@ -37,7 +36,7 @@ from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._class_labels import checkpoint_head
-from isoadapt.encoders._pooling import READOUT
+from isoadapt.encoders._pooling import READOUT, Normalize
 from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.heads import LinearHead
 from isoadapt.metrics import MatchThreshold, match_threshold
@@ -46,7 +45,7 @@ from isoadapt.metrics._report_text import PARTLY
 
 __all__ = ["AdaptedEncoder"]
 
-_HELD = 5  # one of so many rows is held out to compute R²
+_TAUGHT = "teacher_layers_", "r2_own_", "r2_general_"  # attributes of a fit with a teacher
 
 
 def _fitted_adapter_has(name: str) -> Any:
@@ -92,9 +91,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         set and searched as ``adapter__alpha`` and so on. Its ``head`` decides which head is used,
         see Notes. Any other transformer of scikit-learn, such as ``PCA(50)``, is used as an adapter
         with ``head="auto"`` and ``head_training="refit"``.
-    teacher : str, path-like or transformer of texts, default=None
-        Encoder whose vectors a :class:`TeacherReadout` learns, such as the base model:
-        a folder, a name on the Hub, or an encoder, with parameters such as
+    teacher : str, path-like, tuple or transformer of texts, default=None
+        Encoder whose vectors a :class:`TeacherReadout` learns, such as the base model: a folder, a
+        name on the Hub, a live ``(model, tokenizer)``, or an encoder, with parameters such as
         ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A live model
         cannot be pickled: set ``teacher=None`` after ``fit``.
     teacher_layers : int or "auto", default="auto"
@@ -102,7 +101,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         linear map aligns with the teacher's: the vectors then come close to the teacher's own, in
         one pass and these layers. 0 predicts them from pooled hidden states alone. "auto" is 1 if
         both are transformers with the same tokenizer, and otherwise 0, with a warning.
-    general : "auto", list of str or None, default="auto"
+    general : "auto", sequence of str or None, default="auto"
         Sentences on all subjects that are added to the texts of the fit, so that the map also suits
         other texts. "auto" adds those of :func:`~isoadapt.datasets.load_general_sentences` to fits
         with a teacher, and of LogitPreservingWhitening where the logits of three or more classes
@@ -160,9 +159,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "encoder": [object],  # TransformerEncoder checks it, whose message shows no whole model
         "adapter": [BaseAdapter, HasMethods(["fit", "transform"]), None],
-        "teacher": [str, os.PathLike, HasMethods(["fit", "transform"]), None],
+        "teacher": [str, os.PathLike, tuple, HasMethods(["fit", "transform"]), None],
         "teacher_layers": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-        "general": [StrOptions({"auto"}), list, None],
+        "general": [StrOptions({"auto"}), "array-like", None],
         "class_names": [dict, None],
     }
 
@@ -452,7 +451,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 f"{type(self._adapter()).__name__} learns a teacher's vectors, but teacher=None: "
                 "pass the folder or name of that encoder, such as the base model"
             )
-        if isinstance(self.teacher, str | os.PathLike):
+        if isinstance(self.teacher, str | os.PathLike | tuple):
             return TransformerEncoder(self.teacher)
         return self.teacher
 
@@ -499,8 +498,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 "repaired ones choose pooling='exported', otherwise pooling='head_input'"
             )
         encoder, adapter = (step for _, step in pipeline.steps)
+        taught: dict[str, Any] = {}
         if self.teacher is not None:
-            columns = self._fit_to_teacher(pipeline, X, given)
+            columns, taught = self._fit_to_teacher(pipeline, X, given)
         else:
             columns = encoder.fit_transform(X, y)
             if needs_general(self.general, adapter, columns):
@@ -510,28 +510,33 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             else:
                 adapter.fit(columns, y, **given)
         _warn_if_healthy(adapter)
-        self.pipeline_ = pipeline
+        for name in _TAUGHT:
+            self.__dict__.pop(name, None)
+        self.__dict__.update(taught, pipeline_=pipeline)
         return columns[: _num_samples(X)]
 
-    def _fit_to_teacher(self, pipeline: Pipeline, X: Any, given: dict[str, Any]) -> Any:
-        """Fit the encoder and the readout to the teacher's vectors; return the columns (n, p)."""
+    def _fit_to_teacher(
+        self, pipeline: Pipeline, X: Any, given: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Fit the encoder and the readout to the teacher's vectors; return columns and figures."""
         teacher, (encoder, adapter) = self._teacher(), (step for _, step in pipeline.steps)
         layers = teachers_layers(encoder, teacher, X, self.teacher_layers)
         how = POOLED if layers is None else ALIGNED
-        rows, tested = FitRows.of(X, self.general, encoder, given, *how), encoder
+        rows, tested = FitRows.of(X, self.general, encoder, given, *how), None
         targets = rows.stacked(teacher.transform(X), teacher)
-        held = copy_hashes(targets, 0.0) % _HELD == 0
-        held &= not held.all()
-        self.teacher_layers_ = 0
+        held = rows.held(targets)
         if layers is not None:
             encoder, tested = rows.aligned(encoder, teacher, layers, held)
-            pipeline.steps[0], self.teacher_layers_ = ("encoder", encoder), layers.n_layers
-            adapter._n_predicted = layers.width * (layers.width == targets.shape[1])
+            pipeline.steps[0] = ("encoder", encoder)
+            steps = teacher.open().pooling.steps  # others than scaling change the vectors
+            if all(isinstance(step, Normalize) for step in steps):
+                adapter._n_predicted = layers.width
         columns = rows.stacked(encoder.fit_transform(X), encoder)
         adapter.fit(columns, targets, **rows.options())
-        explained = rows.explained(pipeline, tested, columns, targets, held)
-        self.r2_own_, self.r2_general_ = explained
-        return columns
+        r2 = rows.explained(adapter, tested, columns, targets, held)
+        vars(adapter).pop("_n_predicted", None)
+        n_layers = 0 if layers is None else layers.n_layers
+        return columns, dict(zip(_TAUGHT, (n_layers, *r2), strict=True))
 
     def _fitted(self) -> Pipeline:
         """Return the fitted pipeline."""

@@ -503,7 +503,7 @@ class TestTeacher:
         given = AdaptedEncoder(*parts, teacher_layers=0, general=FRESH)
         encoder = TransformerEncoder(checkpoint, pooling="readout")
         X, T = (each.transform([*TEXTS, *FRESH]) for each in (encoder, given._teacher()))
-        weights = np.r_[np.ones(len(TEXTS)), np.full(len(FRESH), 500 / len(FRESH))]
+        weights = np.r_[np.ones(len(TEXTS)), np.full(len(FRESH), 5.0)]
         expected = readout(None).fit(X, T, weights)
         np.testing.assert_allclose(
             given.fit(TEXTS).transform(FRESH), expected.transform(X[len(TEXTS) :]), atol=1e-6
@@ -519,7 +519,7 @@ class TestTeacher:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"teacher_layers": 3}, "the teacher has 2 layers"),
+            ({"teacher_layers": 3}, "the teacher has only 2 layers"),
             ({"encoder__pooling": "mean"}, "the encoder has pooling='mean'"),
             ({"teacher__pooling": "readout"}, "last hidden state"),
         ],

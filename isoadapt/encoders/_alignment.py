@@ -48,7 +48,7 @@ def last_layers(teacher: Any, n_layers: int) -> Aligned:
     if not {*pooling.modes} <= {*MODES} or any(layer != -1 for _, layer in pooling.parts):
         raise ValueError("the teacher's vectors are not pooled from its last hidden state")
     if n_layers > depth:
-        raise ValueError(f"the teacher has {depth} layers")
+        raise ValueError(f"the teacher has only {depth} layers")
     model_class(type(base).__name__)
     width = teacher.backbone.hidden_size
     alone = Aligned(

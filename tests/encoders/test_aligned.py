@@ -220,7 +220,7 @@ class TestWhatCannotBe:
             last_layers(encoder_of(bert, **teacher).open(), 1)
 
     def test_more_layers_than_there_are(self, bert):
-        with pytest.raises(ValueError, match="has 3 layers"):
+        with pytest.raises(ValueError, match="has only 3 layers"):
             last_layers(encoder_of(bert).open(), 4)
 
     def test_other_tokens(self, bert):
