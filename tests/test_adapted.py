@@ -498,6 +498,40 @@ class TestTeacher:
         assert np.isfinite(few.transform(FRESH)).all()
         assert np.isnan(few.r2_general_)
 
+    def test_r2_leaves_whole_groups_out(self, aligned):
+        texts = [f"{text} {word}" for text in TEXTS[:12] for word in WORDS[:6]]
+        model = clone(aligned).set_params(general=None)
+        by_row = model.fit(texts).r2_own_
+        assert model.fit(texts, groups=np.arange(72) // 6).r2_own_ < by_row - 0.05
+        assert not hasattr(model.set_params(adapter=WHITENING, teacher=None).fit(texts), "r2_own_")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"sample_weight": np.full(60, 1 / 60)}, "sample_weight sums to 1, but weights are"),
+            ({"sample_weight": np.zeros(60)}, "sample_weight|Sample weights"),
+            ({"sample_weight": np.ones(59)}, r"sample_weight.*\(59,\)"),
+            ({"groups": np.arange(7)}, "inconsistent.*60, 7"),
+            ({"general": [1, 2]}, r"general, .*X\[0\] is a int"),
+        ],
+    )
+    def test_what_is_wrong_is_said_before_texts_are_encoded(
+        self, change, message, aligned, monkeypatch
+    ):
+        model = clone(aligned)
+        if "general" in change:
+            model.set_params(general=change.pop("general"))
+        monkeypatch.setattr(TransformerEncoder, "transform", None)
+        with pytest.raises((TypeError, ValueError), match=message):
+            model.fit(TEXTS, **change)
+
+    def test_one_general_sentence_has_a_small_weight(self, aligned):
+        alone, one = (
+            clone(aligned).set_params(general=general).fit(TEXTS).r2_own_
+            for general in (None, np.array(["the bird"]))
+        )
+        assert one > alone - 0.1
+
     def test_general_sentences_have_a_weight_and_may_be_given(self, checkpoint, teacher):
         parts = str(checkpoint), readout(), str(teacher)
         given = AdaptedEncoder(*parts, teacher_layers=0, general=FRESH)

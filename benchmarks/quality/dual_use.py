@@ -112,9 +112,8 @@ def fitted(
 ) -> tuple[Any, Callable[[Sequence[Any]], Floats], str]:
     """Return the map of a row, fitted to texts, a function from texts to columns, and a note."""
     if row.columns == TOKENS:
-        model = checkpoint.taught(rows)
-        steps = model.pipeline_
-        return steps["adapter"], steps["encoder"].transform, f"R² {model.r2_own_:.2f}"
+        steps = checkpoint.taught(rows).pipeline_
+        return steps["adapter"], steps["encoder"].transform, ""
     embed, note = _columns(row.columns, checkpoint)
     adapter, taught = clone(row.adapter), isinstance(row.adapter, TeacherReadout)
     if taught or isinstance(adapter, LogitPreservingWhitening):
