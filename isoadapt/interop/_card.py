@@ -66,11 +66,8 @@ def sentence_card(
     code: bool,
 ) -> str:
     """Describe a folder of this name for sentence-transformers, whose classifier may be kept."""
-    plain, classification, readout = json.dumps(name), "", ""
+    plain, classification = json.dumps(name), ""
     shown = f"{plain}, trust_remote_code=True" if code or not modules else plain
-    if not modules:
-        inside = _inside(served.opened.pooling.aligned)
-        readout = _filled("readout.md", code=READOUT_CODE, inside=inside)
     if "logits" in check.differences:
         effect = "includes the adapter and its head, and its predictions may differ from those of"
         effect = "is unchanged, and predicts as that of" if kept else effect
@@ -87,20 +84,21 @@ def sentence_card(
         base=_short(str(served.folder)),
         width=reference.vectors.shape[1],
         modules=" → ".join(["Transformer", *([each.kind for each in modules] or [READOUT_CODE])]),
-        readout=readout,
+        readout="" if modules else _readout(served.opened.pooling.aligned),
         classification=classification,
         **_exported(served, shown, reference, check, "transformers", "sentence-transformers"),
     )
 
 
-def _inside(aligned: Any) -> str:
-    """Say whose last layers a folder holds besides the base model, if any."""
-    if aligned is None:
-        return ""
-    path = json.loads(aligned.config).get("_name_or_path") or "another encoder"
-    hub = re.search(r"models--([^/]+)", path)  # a folder in the cache of the Hub
-    name = _short(hub[1].replace("--", "/") if hub else path)
-    return _filled("layers.md", n_layers=aligned.n_layers, name=name)
+def _readout(aligned: Any) -> str:
+    """Describe the file of code of a readout and, if there are any, a teacher's layers."""
+    layers = ""
+    if aligned is not None:
+        path = json.loads(aligned.config).get("_name_or_path") or "another encoder"
+        hub = re.search(r"models--([^/]+)", path)  # a folder in the cache of the Hub
+        name = _short(hub[1].replace("--", "/") if hub else path)
+        layers = _filled("layers.md", n_layers=aligned.n_layers, name=name)
+    return _filled("readout.md", code=READOUT_CODE, layers=layers)
 
 
 def onnx_card(

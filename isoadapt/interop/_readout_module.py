@@ -1,7 +1,6 @@
 """Vectors of a readout and logits of its classifier, as a module of sentence-transformers.
 
-It loads the model and the tokenizer of its folder by transformers, and computes with readout.json
-and readout.safetensors. isoadapt writes it; `trust_remote_code=True` lets it run.
+isoadapt wrote this file. It loads the model, the tokenizer and readout.* of its folder.
 """
 
 import json
@@ -32,7 +31,7 @@ class ReadoutTransformer(torch.nn.Module):
         self.settings, self.folder = json.loads(file.read_text("utf-8")), file.parent
         hub["trust_remote_code"] = options.get("trust_remote_code", False)
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **hub)
-        self.max_seq_length, self.head = self.tokenizer.model_max_length, None
+        self.max_seq_length, self.given = self.tokenizer.model_max_length, (name, options)
         load = getattr(transformers, self.settings["model"]).from_pretrained
         self.model = load(name, **hub | (options.get("model_kwargs") or {}))
         if path := self.settings["head"]:  # the model then gives the head's input as its logits
@@ -41,12 +40,15 @@ class ReadoutTransformer(torch.nn.Module):
         for key in [key for key in weights if "." not in key]:
             self.register_buffer(key, weights.pop(key))
         self.layers = last_layers(self.settings["aligned"], weights) if weights else None
-        self.requires_grad_(False)
 
     @classmethod
     def load(cls, model_name_or_path: str, **options: Any) -> Self:
         """Load a folder, or a repository of the Hub."""
-        return cls(model_name_or_path, options)
+        return cls(model_name_or_path, options).eval().requires_grad_(False)
+
+    def __reduce__(self) -> Any:
+        """Let other processes load the folder, as hooks of transformers cannot be pickled."""
+        return type(self), self.given
 
     def save(self, output_path: str, **options: Any) -> None:
         """Copy the folder, whose weights are not trained."""
@@ -70,20 +72,19 @@ class ReadoutTransformer(torch.nn.Module):
         inputs = {name: features[name] for name in settings["inputs"]}
         output = self.model(**inputs, output_hidden_states=True, return_dict=True)
         states = getattr(output, "encoder_hidden_states", None) or output.hidden_states
-        states = [state[:, : mask.shape[1]].to(dtype) for state in states]
         columns = [output.logits.to(dtype)] if settings["head_input"] else []
-        columns += [pooled(mode, states[layer], mask) for mode, layer in settings["pooled"]]
+        columns += [pooled(mode, states[i].to(dtype), mask) for mode, i in settings["pooled"]]
         if other := settings["aligned"]:  # vectors of another model
-            read = torch.cat([states[i] for i in other["states"]], dim=2)
+            read = torch.cat([states[i] for i in other["states"]], dim=2).to(dtype)
             token = GIVEN.set(linear(read, self.align_matrix, self.align_offset))
             inputs = {name: features[name] for name in other["inputs"]}
-            inputs["inputs_embeds"] = read.new_zeros(*mask.shape, other["width"])  # not read
+            inputs["inputs_embeds"] = read.new_zeros(*mask.shape, other["width"])  # replaced
             last = self.layers(**inputs).last_hidden_state
             GIVEN.reset(token)
             columns.append(normalize(torch.cat([pooled(m, last, mask) for m in other["modes"]], 1)))
         vectors = linear(torch.cat(columns, dim=1) - self.centre, self.matrix, self.offset)
         features["sentence_embedding"] = normalize(vectors) if settings["normalize"] else vectors
-        return features if self.head is None else features | {"logits": self.head(output.logits)}
+        return features | {"logits": self.head(output.logits)} if settings["head"] else features
 
 
 def pooled(mode: str, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -100,6 +101,10 @@ def pooled(mode: str, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def last_layers(settings: Any, weights: dict[str, torch.Tensor]) -> Any:
     """Build the last layers of a model of transformers from their weights; their input is GIVEN."""
+
+    def enter(layer: torch.nn.Module, args: Any, kw: dict[str, Any]) -> tuple[Any, Any]:
+        return ((GIVEN.get(), *args[1:]), kw) if args else ((), kw | {"hidden_states": GIVEN.get()})
+
     kind = getattr(transformers, settings["model"])
     with torch.device("meta"):
         model = kind(kind.config_class.from_dict(settings["config"]))
@@ -113,8 +118,3 @@ def last_layers(settings: Any, weights: dict[str, torch.Tensor]) -> Any:
         owner = model.get_submodule(place)
         setattr(owner, leaf, torch.nn.Parameter(values) if leaf in owner._parameters else values)
     return model
-
-
-def enter(layer: torch.nn.Module, args: Any, kw: dict[str, Any]) -> tuple[Any, Any]:
-    """Replace the states that a layer is called with."""
-    return ((GIVEN.get(), *args[1:]), kw) if args else ((), kw | {"hidden_states": GIVEN.get()})
