@@ -43,7 +43,7 @@ class Tables(NamedTuple):
 
     texts: dict[str, list[Any]]  # of "X", "X_test" and the vectors of the uses
     labels: "dict[str, NDArray[Any]]"  # of "y" and "y_test"
-    uses: dict[str, dict[str, Any]]  # parameters that are no vectors, by the options of tables
+    uses: dict[str, dict[str, Any]]  # parameters other than vectors, by the options of tables
     files: list[str]  # name and digest of each table
 
 

@@ -64,7 +64,7 @@ def _split(
     asked = [name for name in table if name not in own] if features is None else [*features]
     first: dict[str, Any] = {name: table[name].dropna().head(1).tolist() for name in table}
     kinds = {name: np.asarray(cell).dtype.kind for name, cell in first.items()}
-    kind = "f" if "f" in kinds.values() else "iu"  # token numbers beside floats are no vectors
+    kind = "f" if "f" in kinds.values() else "iu"  # token numbers beside floats are not vectors
     vectors = [name for name in asked if np.ndim(first.get(name, 0)) == 2 and kinds[name] in kind]
     if len(vectors) > 1:
         raise ValueError(

@@ -15,7 +15,7 @@ def class_labels(config: Any, n_classes: int, y: Iterable[Any] | None = None) ->
     """Return the label of each class in the order of the ids, spelled as in `y`.
 
     They are the names in ``id2label``, without `y` the ids if these are only "LABEL_0" and so on,
-    or not one for each class. Otherwise, labels that are no names are ids, or the only numbers in
+    or not one for each class. Otherwise, labels that are not names are ids, or the only numbers in
     the names, both also as strings. If both have all of them, and differ in the classes, ValueError
     is raised. If neither has, the names are returned.
     """

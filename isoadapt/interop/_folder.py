@@ -34,7 +34,7 @@ _PROBE = 3  # number of random rows that a map is tested on
 
 
 class AdapterFolderError(ValueError):
-    """Raised if an adapter folder is damaged or incomplete, or holds what is no adapter."""
+    """Raised if an adapter folder is damaged or incomplete, or holds something else."""
 
 
 @own_state(models=True)

@@ -205,7 +205,7 @@ class Comparison:
         return "\n\n".join([verdict, *tables, *map(_wrapped, [self._legend(), self.protocol])])
 
     def _legend(self) -> str:
-        """Say which rows are no adapters."""
+        """Say which rows are not adapters."""
         rows = self._rows_of(None)
         meaning = {SECOND_PASS: f"{SECOND_PASS} (the teacher's own vectors)"}
         names = [row["adapter"] for row in rows if row["kind"] == CONTROL]

@@ -93,7 +93,7 @@ def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
 
 def _hardest(method: ComparedMethod, tests: Tests, use: str) -> tuple[str | None, Effect]:
     """Control that is hardest to beat, and the difference from it."""
-    # A refit of the head leaves the vectors as they are: it is no control for uses of vectors.
+    # A refit of the head leaves the vectors as they are: it is not a control for uses of vectors.
     controls = [name for name in method.controls if use in TASKS or name != HEAD_REFIT]
     return max(
         ((name, tests.difference(method.name, name)) for name in controls),
