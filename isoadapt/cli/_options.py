@@ -62,7 +62,7 @@ _CAUGHT: ContextVar[list[warnings.WarningMessage]] = ContextVar("warnings of the
 
 
 def check_exist(files: Iterable[Path | None], models: Iterable[str | None]) -> None:
-    """Raise FileNotFoundError for a file, or a model that is not a name on the Hub, that is absent."""
+    """Raise FileNotFoundError for a file, or for a model given by its path, that is absent."""
     for path in files:
         if path is not None and not path.expanduser().exists():
             raise FileNotFoundError(f"{str(path)!r} does not exist")
