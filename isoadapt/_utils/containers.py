@@ -50,7 +50,7 @@ def as_matrix(X: Any, name: str = "X") -> Any:
 
     A column of vectors becomes a matrix (n, d). Arrays, tables of numbers, sparse matrices and dask
     arrays are returned unchanged, so that memory maps are not read and names of columns are kept.
-    TypeError or ValueError name the first row without a vector, or with a value that is not a number.
+    TypeError or ValueError name the first row without a vector, or whose value is not a number.
     """
     if issparse(X) or type(X).__module__.startswith("dask.array"):
         return X
