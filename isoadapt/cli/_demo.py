@@ -104,7 +104,7 @@ def demo(
     parts = [
         story(comparison, found, model, of_pairs=not isinstance(texts[0], str)),
         adapters_table(comparison),
-        _next_steps(model, out, every),
+        _next_steps(model, str(before or "my-base"), out, every),
     ]
     figures = {
         "comparison": comparison.to_dict(),
@@ -242,7 +242,7 @@ def _search(found: dict[str, PairFigures]) -> str:
     """List the sentences nearest to one of the pairs, before and after the repair."""
     answer = dict(zip(*load_similarity_pairs()[:2], strict=True))[_QUERY]
     lines = [f"Search: sentences nearest to “{_QUERY}” (* its paraphrase)"]
-    for name in (_RAW, _ADAPTED):
+    for name in (_RAW, _TAUGHT if _TAUGHT in found else _ADAPTED):
         lines += ["", f"{name}:"]
         for cosine, sentence in found[name].nearest:
             lines.append(f"{'*' if sentence == answer else ' '} {cosine:5.2f}  {sentence}")
@@ -286,14 +286,14 @@ def adapters_table(comparison: Comparison) -> str:
     return "\n\n".join([title, table, _wrapped(_LEGEND), "\n".join(verdicts)])
 
 
-def _next_steps(checkpoint: str, out: Path, every: bool) -> str:
+def _next_steps(checkpoint: str, base: str, out: Path, every: bool) -> str:
     lines = [
         f"Spectra before and after: {out / _SPECTRA}",
         f"Checkpoint and repair, for joblib.load: {out / _PIPELINE}",
         "",
         "What next? Both in Python, with the predictions of the classifier:",
         f"  from isoadapt import AdaptedEncoder, {_REPAIR}, TeacherReadout",
-        f"  model = AdaptedEncoder({checkpoint!r}, TeacherReadout(), teacher='my-base').fit(texts)",
+        f"  model = AdaptedEncoder({checkpoint!r}, TeacherReadout(), teacher={base!r}).fit(texts)",
         f"  model = AdaptedEncoder({checkpoint!r}, {_REPAIR}()).fit(texts)",
         "  vectors, labels = model.transform_predict(texts)",
         "Your own classifier: how bad is it, and which adapter helps?",
