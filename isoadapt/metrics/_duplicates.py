@@ -132,10 +132,10 @@ def _pairs_above(
         cosines = rows[i : i + _SIDE] @ rows[j : j + _SIDE].T
         if i == j:
             cosines[np.tril_indices(len(cosines))] = -np.inf
-        if cosines.max() > limit:
-            places = np.nonzero(cosines > limit)
-            found.append(np.add(np.column_stack(places), (i, j)))
-            values.append(cosines[places])
+        places = np.flatnonzero(cosines > limit)  # several times as fast as nonzero
+        sides = np.divmod(places, cosines.shape[1])
+        found.append(np.add(np.column_stack(sides), (i, j)))
+        values.append(cosines.ravel()[places])
     pairs, sizes = np.concatenate(found), np.concatenate(values).clip(max=1.0).astype(float)
     order = np.lexsort((*pairs.T[::-1], -sizes))
     return pairs[order], sizes[order]
