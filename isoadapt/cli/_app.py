@@ -465,7 +465,7 @@ def search(
 
     Example:
 
-    isoadapt search texts.tsv "the cat sat" --model my-model
+    isoadapt search texts.tsv 'the cat sat' --model my-model
     """
     check_exist([table], [model])
     rows = read_texts([table], Columns(text)).rows
