@@ -456,7 +456,7 @@ def duplicates(
 
     from isoadapt.cli import _duplicates as run
 
-    encoder = run.TransformerEncoder(model, max_length=max_length, verbose=not quiet)
+    encoder = run.encoder(model, max_length, quiet)
     run.duplicates(rows, encoder, false_pairs, out, Console(as_json, quiet))
 
 
@@ -481,7 +481,7 @@ def search(
 
     from isoadapt.cli import _duplicates as run
 
-    encoder = run.TransformerEncoder(model, max_length=max_length, verbose=not quiet)
+    encoder = run.encoder(model, max_length, quiet)
     run.search(rows, query, encoder, Console(as_json, quiet))
 
 

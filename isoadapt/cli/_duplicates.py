@@ -18,7 +18,8 @@ def duplicates(
     rows: list[Any], model: TransformerEncoder, asked: float, out: Path | None, console: Console
 ) -> None:
     """Print the most similar pairs of texts, and write all that are above the threshold."""
-    X, texts = _repaired(model).transform(rows), np.array([*map(_line, rows)], dtype=object)
+    X = model.transform(rows)
+    texts = np.array([row if isinstance(row, str) else " / ".join(row) for row in rows], object)
     found = find_duplicates(X, false_pairs=asked, verbose=console.verbose)
     (i, j), figures = found.pairs.T, found._asdict() | {"n_texts": len(rows)}
     columns = {"cosine": figures.pop("cosines"), "row1": i + 1, "row2": j + 1}
@@ -37,19 +38,15 @@ def duplicates(
 
 def search(rows: list[Any], query: str, model: TransformerEncoder, console: Console) -> None:
     """Print the five texts that are nearest to a query."""
-    X = _repaired(model).transform(rows)
+    X = model.transform(rows)
     cosines = cosine_similarity(model.transform([query]), X)[0]
     nearest = np.argsort(-cosines, kind="stable")[:5].tolist()
-    found = [{"cosine": float(cosines[i]), "row": i + 1, "text": _line(rows[i])} for i in nearest]
+    found = [{"cosine": float(cosines[i]), "row": i + 1, "text": rows[i]} for i in nearest]
     lines = ["{cosine:.4f}  {row}: {text}".format(**each) for each in found]
     console.show("\n".join(lines), {"query": query, "nearest": found})
 
 
-def _repaired(model: TransformerEncoder) -> TransformerEncoder:
-    """Let a folder that was exported with repaired vectors give these."""
-    return model.set_params(pooling="exported") if has_unread_export(model) else model
-
-
-def _line(text: Any) -> str:
-    """Return a text, or those of a pair, on one line."""
-    return " ".join((text if isinstance(text, str) else " / ".join(text)).split())
+def encoder(model: str, max_length: int | None, quiet: bool) -> TransformerEncoder:
+    """Return an encoder, which gives the repaired vectors of a folder that has been exported."""
+    found = TransformerEncoder(model, max_length=max_length, verbose=not quiet)
+    return found.set_params(pooling="exported") if has_unread_export(found) else found

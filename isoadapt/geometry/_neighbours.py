@@ -240,12 +240,8 @@ def unit_rows(points: Tensor) -> Tensor:
 
 def unit_matrix(X: NDArray[Any]) -> NDArray[np.float32]:
     """Unit rows of a matrix (n, d) in float32, computed block by block."""
-    rows, start = np.empty(X.shape, np.float32), 0
-    for _, block in RowReader(X).chunks():
-        unit = unit_rows(torch.from_numpy(block.astype(np.float64)))
-        rows[start : start + len(block)] = unit.numpy()
-        start += len(block)
-    return rows
+    blocks = (torch.from_numpy(block.astype(np.float64)) for _, block in RowReader(X).chunks())
+    return np.concatenate([unit_rows(block).float().numpy() for block in blocks])
 
 
 def _largest(block: Tensor, count: int) -> tuple[Tensor, Tensor]:

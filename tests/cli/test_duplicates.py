@@ -28,9 +28,7 @@ def test_duplicates_are_printed_and_written_with_their_texts_and_row_numbers(fil
     assert table.loc[0, ["text1", "text2"]].tolist() == [texts[row] for row in first]
     lines = succeed(*DUPLICATES).stdout.splitlines()
     assert lines[0].split("  ") == [f"{found.cosines[0]:.4f}", f"{first[0] + 1}: {texts[first[0]]}"]
-    assert lines[1].strip() == f"{first[1] + 1}: {texts[first[1]]}"
-    assert len(lines) == 22
-    assert f"Pairs: {len(table)} above the cosine {found.threshold:.4f}" in lines[20]
+    assert lines[20].startswith(f"Pairs: {len(table)} above the cosine {found.threshold:.4f}")
     refuse("'found.tsv' exists.*--overwrite", *DUPLICATES, "--out", "found.tsv")
     succeed(*DUPLICATES, "--out", "found.tsv", "--overwrite")
 
@@ -54,8 +52,8 @@ def test_search_prints_the_nearest_texts(files):
     assert [each["row"] for each in nearest] == (order + 1).tolist()
     assert [each["text"] for each in nearest] == [texts[row] for row in order]
     assert [each["cosine"] for each in nearest] == pytest.approx(cosines[order], abs=1e-6)
-    first = f"{cosines[order[0]]:.4f}  {order[0] + 1}: {texts[order[0]]}"
-    assert succeed(*options).stdout.splitlines()[0] == first
+    first = f"{cosines[order[0]]:.4f}  {order[0] + 1}: {texts[order[0]]}\n"
+    assert succeed(*options).stdout.startswith(first)
 
 
 def test_an_exported_folder_gives_its_repaired_vectors(files):
