@@ -14,6 +14,7 @@ PLACES = {  # constants below isoadapt that limit what is held at once, by what 
     "tree": ["geometry._persistence._MATRIX_BYTES"],
     "hashes": ["_utils.copies._HASHED"],
     "pairs": ["metrics._match_threshold._ROWS"],
+    "duplicates": ["metrics._duplicates._SIDE"],
     "sample": ["metrics._isotropy_report._SAMPLED"],
     "layers": ["encoders._layer_report._BLOCK"],
     "texts": ["encoders._tokenization._BLOCK"],

@@ -7,14 +7,16 @@ this leaves them uncertain too, among all points that may be the nearest.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from isoadapt._utils.copies import row_hashes
+from isoadapt.geometry._chunks import RowReader
 
 METRICS = ("cosine", "euclidean")
 
@@ -234,6 +236,12 @@ def unit_rows(points: Tensor) -> Tensor:
     largest = torch.linalg.vector_norm(points, torch.inf, dim=1, keepdim=True)
     scaled = points / largest.where(largest > 0, 1.0)
     return F.normalize(scaled, dim=1, out=scaled)
+
+
+def unit_matrix(X: NDArray[Any]) -> NDArray[np.float32]:
+    """Unit rows of a matrix (n, d) in float32, computed block by block."""
+    blocks = (torch.from_numpy(block.astype(np.float64)) for _, block in RowReader(X).chunks())
+    return np.concatenate([unit_rows(block).float().numpy() for block in blocks])
 
 
 def _largest(block: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ read only once: to compute several metrics of it, first collect its
 :class:`~isoadapt.geometry.Moments` and pass these instead.
 """
 
+from isoadapt.metrics._duplicates import Duplicates, find_duplicates
 from isoadapt.metrics._isotropy_report import IsotropyReport, isotropy_report
 from isoadapt.metrics._match_threshold import MatchThreshold, match_threshold
 from isoadapt.metrics._neighbours import (
@@ -31,6 +32,7 @@ from isoadapt.metrics._scores import (
 )
 
 __all__ = [
+    "Duplicates",
     "HubnessReport",
     "IsotropyReport",
     "MatchThreshold",
@@ -38,6 +40,7 @@ __all__ = [
     "anisotropy",
     "cumulative_explained_variance",
     "effective_rank",
+    "find_duplicates",
     "hubness",
     "isoscore",
     "isoscore_star",
