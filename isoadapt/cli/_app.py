@@ -16,7 +16,14 @@ from isoadapt._utils.messages import choices, reason
 from isoadapt.adapters._registry import METHODS, NAMES
 from isoadapt.cli import _options as options
 from isoadapt.cli._options import TABLE, Console, WrongUsage, check_exist
-from isoadapt.cli._sources import Columns, is_matrix, read_labelled, read_to_audit, read_to_fit
+from isoadapt.cli._sources import (
+    Columns,
+    is_matrix,
+    read_labelled,
+    read_texts,
+    read_to_audit,
+    read_to_fit,
+)
 from isoadapt.finetune._penalties import PENALTIES
 
 _EXPECTED = ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError, MemoryError
@@ -412,6 +419,61 @@ def export(
         _export.merge(folder, model, out, overwrite, console)
     else:
         _export.export(folder, model, out, pooling, normalize, onnx, overwrite, console)
+
+
+@app.command()
+def duplicates(
+    table: Annotated[Path, Argument(help="Table of texts, or .txt.")],
+    model: Annotated[str, Option(help="Checkpoint, or exported folder: its repaired vectors.")],
+    false_pairs: Annotated[float, Option(help="Pairs of unrelated texts to expect.")] = 1.0,
+    text: options.Text = None,
+    separately: options.Separately = False,
+    max_length: options.MaxLength = None,
+    out: Annotated[Path | None, Option(help="Output file (.tsv) of all pairs found.")] = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Print the pairs of texts that are more similar than unrelated texts are.
+
+    Example:
+
+    isoadapt duplicates texts.tsv --model my-model
+    """
+    check_exist([table, out and out.parent], [model])
+    if out is not None:
+        options.check_file(out.expanduser(), overwrite)
+    rows = read_texts([table], Columns(text, None, separately)).rows
+
+    from isoadapt.cli import _duplicates as run
+
+    encoder = run.encoder(model, max_length, quiet)
+    run.duplicates(rows, encoder, false_pairs, out, Console(as_json, quiet))
+
+
+@app.command()
+def search(
+    table: Annotated[Path, Argument(help="Table of texts, or .txt.")],
+    query: Annotated[str, Argument(help="Text to look for.")],
+    model: Annotated[str, Option(help="Checkpoint, or exported folder: its repaired vectors.")],
+    text: options.Text = None,
+    max_length: options.MaxLength = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Print the five texts of a table that are nearest to a query.
+
+    Example:
+
+    isoadapt search texts.tsv 'the cat sat' --model my-model
+    """
+    check_exist([table], [model])
+    rows = read_texts([table], Columns(text)).rows
+
+    from isoadapt.cli import _duplicates as run
+
+    encoder = run.encoder(model, max_length, quiet)
+    run.search(rows, query, encoder, Console(as_json, quiet))
 
 
 @app.command()

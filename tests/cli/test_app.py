@@ -28,6 +28,8 @@ KEYS = {
     "fit": {"adapter", "method", "rows", "evaluated_on", "before", "after"},
     "transform": {"file", "n_samples", "n_features", "dtype"},
     "export": {"model", "classifies"},
+    "duplicates": {"n_texts", "pairs", "threshold", "ci_low", "ci_high", "n_copies", "file"},
+    "search": {"query", "nearest"},
     "check": {"vectors_version", "as_exported", "loaders"},
     "demo": {},  # see test_demo.py
 }

@@ -76,6 +76,7 @@ WRONG_USAGE = [
     ("{0: -1} must be .* 0, 1, 2", TRAIN + "--class-weight '{0: -1}'"),
     ("--train and --dev", "demo --train absent.tsv"),
     ("did you mean", TRAIN + "--penalty ista"),
+    ("'false_pairs'", "duplicates texts.tsv --model my-model --false-pairs 0"),
     ("--merge", "export narrow --out m --merge --normalize"),
 ]
 FAILURES = [
@@ -100,6 +101,8 @@ FAILURES = [
     ("'absent' is not a folder", "transform narrow X.npy absent/out.npy"),
     ("X.npy", "fit whitening --on X.npy --out X.npy/a"),
     ("folder.npy", "audit folder.npy"),
+    ("2 different rows.*50", "duplicates pairs.tsv --model my-model"),
+    ("'absent' does not exist", "duplicates texts.tsv --model my-model --out absent/a.tsv"),
     ("every text of", "demo --train train.tsv --dev train.tsv --checkpoint m --out a"),
 ]
 

@@ -30,7 +30,7 @@ _FENCED = re.compile(r"^```(\S+)\n(.*?)^```", re.M | re.S)
 COMMANDS = typer.main.get_command(app).commands
 SLOW = ["docs/guide/serving.md"]  # exports to ONNX
 NOT_INSTALLED = ["docs/guide/recipes.md"]  # run by hand, with the versions that the page names
-CHEAP = {"audit", "check", "compare", "export", "fit", "transform"}
+CHEAP = {"audit", "check", "compare", "duplicates", "export", "fit", "search", "transform"}
 N_TRAIN, N_DEV = 96, 60
 
 
