@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from isoadapt.encoders import EmbeddingCache, TransformerEncoder, load_checkpoint
     from isoadapt.heads import LinearHead
+    from isoadapt.novelty import NoveltyDetector
 
 __all__ = [
     "AdaptedEncoder",
@@ -40,6 +41,7 @@ __all__ = [
     "IsotropyLayer",
     "LinearHead",
     "LogitPreservingWhitening",
+    "NoveltyDetector",
     "PenaltyAdapter",
     "SpectrumControlAdapter",
     "TeacherReadout",
@@ -52,7 +54,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULES = ["adapted", "adapters", "cli", "datasets", "encoders", "finetune", "geometry", "heads"]
-_MODULES += ["interop", "losses", "metrics", "model_selection", "report"]
+_MODULES += ["interop", "losses", "metrics", "model_selection", "novelty", "report"]
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
     __getattr__, __dir__ = lazy_names(
@@ -63,6 +65,7 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every att
             "AdaptedEncoder": "isoadapt.adapted",
             "EmbeddingCache": "isoadapt.encoders",
             "LinearHead": "isoadapt.heads",
+            "NoveltyDetector": "isoadapt.novelty",
             "TransformerEncoder": "isoadapt.encoders",
             "load_checkpoint": "isoadapt.encoders",
         },

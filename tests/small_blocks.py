@@ -13,6 +13,7 @@ PLACES = {  # constants below isoadapt that limit what is held at once, by what 
     "dimension": ["geometry._neighbours._ENTRIES"],
     "tree": ["geometry._persistence._MATRIX_BYTES"],
     "hashes": ["_utils.copies._HASHED"],
+    "novelty": ["novelty._COSINES"],
     "pairs": ["metrics._match_threshold._ROWS"],
     "duplicates": ["metrics._duplicates._SIDE"],
     "sample": ["metrics._isotropy_report._SAMPLED"],

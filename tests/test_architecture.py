@@ -15,7 +15,7 @@ ROOT = Path(isoadapt.__file__).parent
 # A package imports only from those that stand before it, their private modules too. The last four
 # are leaves.
 ORDER = ["_utils", "geometry", "losses", "heads", "metrics", "datasets", "encoders", "adapters"]
-ORDER += ["adapted", "model_selection", "finetune", "interop", "report", "cli"]
+ORDER += ["adapted", "novelty", "model_selection", "finetune", "interop", "report", "cli"]
 LEAVES = ["finetune", "interop", "report", "cli"]
 MODULES = {
     ".".join(("isoadapt", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(

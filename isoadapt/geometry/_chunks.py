@@ -202,7 +202,7 @@ def _check_all(
     """Yield chunks of equal width after checking them; errors begin with their names."""
     width = None
     for name, chunk in chunks:
-        with _prefix_errors(name):
+        with prefix_errors(name):
             if isinstance(chunk, list | tuple) and chunk and np.ndim(chunk[0]) == 2:
                 raise ValueError(
                     f"a {type(chunk).__name__} of {len(chunk)} arrays is not a matrix; pass an "
@@ -216,7 +216,7 @@ def _check_all(
 
 
 @contextmanager
-def _prefix_errors(part: str) -> Iterator[None]:
+def prefix_errors(part: str) -> Iterator[None]:
     """Put the name of a part in front of the message of a ValueError or TypeError."""
     try:
         yield
@@ -245,5 +245,5 @@ def _gather_blocks(X: Any) -> Moments:
 
 
 def _measure_block(block: Any, number: int) -> Moments:
-    with _prefix_errors(f"block {number}"):
+    with prefix_errors(f"block {number}"):
         return Moments().update(check_chunk(block, first=True))
