@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from isoadapt.encoders._pooling import MODES
 
 _GIVEN: ContextVar[Tensor] = ContextVar("_GIVEN")  # states that enter the first layer of a tail
+_UNUSED = 1e-8  # entry of a unit vector that is below its rounding in float32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,7 +85,8 @@ class AlignedModule(nn.Module):
         inputs = {name: batch[name] for name in self.aligned.inputs if name in batch}
         last = self.tail(self.map(torch.cat(columns, dim=-1)), inputs)
         vectors = torch.cat([MODES[mode](last, mask) for mode in self.aligned.modes], dim=1)
-        return nn.functional.normalize(vectors, dim=1)
+        # Units that the teacher does not use are made constant, or a readout would amplify them.
+        return nn.functional.hardshrink(nn.functional.normalize(vectors, dim=1), _UNUSED)
 
 
 class Tail(nn.Module):
@@ -96,6 +98,7 @@ class Tail(nn.Module):
         last = layers[len(layers) - n_layers :]
         model.set_submodule(place, last)
         model.set_input_embeddings(nn.Embedding(1, model.get_input_embeddings().weight.shape[1]))
+        model.pooler = nn.Identity()  # not used, and not in every checkpoint
         last[0].register_forward_pre_hook(_replace_states, with_kwargs=True)
         self.model, self.place = model, place
 

@@ -107,12 +107,12 @@ def last_layers(settings: Any, weights: dict[str, torch.Tensor]) -> Any:
 
     kind = getattr(transformers, settings["model"])
     with torch.device("meta"):
-        model = kind(kind.config_class.from_dict(settings["config"]))
+        model = kind(kind.config_class.from_dict(settings["config"] | {"use_cache": False}))
         model.set_input_embeddings(torch.nn.Embedding(1, settings["width"]))
     layers = model.get_submodule(settings["layers"])[-settings["n_layers"] :]
     layers[0].register_forward_pre_hook(enter, with_kwargs=True)
     model.set_submodule(settings["layers"], layers)
-    model.config.num_hidden_layers, model.config.use_cache = len(layers), False
+    model.pooler, model.config.num_hidden_layers = torch.nn.Identity(), len(layers)
     for name, values in weights.items():
         place, _, leaf = name.removeprefix("layers.").rpartition(".")
         owner = model.get_submodule(place)

@@ -207,6 +207,21 @@ def test_the_state_of_the_process_has_no_effect(taught):
         torch.set_default_dtype(torch.float32)
 
 
+def test_a_teacher_without_a_pooler_and_with_dead_units(tmp_path):
+    """A classifier of RoBERTa has no pooler inside, and MiniLM has unused units."""
+    classifier = make_model("roberta")
+    last = classifier.roberta.encoder.layer[-1].output.LayerNorm
+    last.weight.data[3], last.bias.data[3] = 1e-33, 1e-30
+    teacher = encoder_of(classifier, "roberta", pooling="mean")
+    own = encoder_of(make_model("roberta", num_labels=2), "roberta")
+    model = AdaptedEncoder(own, TeacherReadout(), teacher, general=None).fit(MANY)
+    assert np.abs(model.pipeline_["adapter"].map_.matrix).max() < 100
+    copy_ = pickle.loads(pickle.dumps(model.pipeline_["encoder"].pooling))
+    np.testing.assert_array_equal(
+        own._variant(pooling=copy_).transform(TEXTS), model.pipeline_["encoder"].transform(TEXTS)
+    )
+
+
 class TestWhatCannotBe:
     @pytest.mark.parametrize(
         ("teacher", "message"),
