@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from isoadapt.encoders._pooling import MODES
 
 _GIVEN: ContextVar[Tensor] = ContextVar("_GIVEN")  # states that enter the first layer of a tail
-_UNUSED = 1e-8  # entry of a unit vector that is below its rounding in float32
+_UNUSED = 1e-6  # entry of a unit vector whose square is below rounding in float32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
