@@ -114,13 +114,13 @@ class FitRows(NamedTuple):
         return found
 
     def held(self, targets: Any) -> NDArray[np.bool_]:
-        """Choose a fifth of the rows or, if there are groups, of the groups; not all of them."""
+        """Choose a fifth of the rows or groups, or none if nothing with a weight would be left."""
         hashes = copy_hashes(targets, 0.0)
         if "groups" in self.given:
             groups = [zlib.crc32(str(group).encode()) for group in self.given["groups"]]
             hashes[: self.n_own] = groups
         held = hashes % _HELD == 0
-        return held & (not held.all())
+        return held & ((np.concatenate(self.weights()) > 0) & ~held).any()
 
     def explained(
         self, adapter: Any, tested: Any, columns: Any, targets: Any, held: NDArray[np.bool_]

@@ -33,6 +33,7 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
+from isoadapt._fit_rows import FitRows
 from isoadapt.adapters import _logit_preserving
 from isoadapt.datasets import load_general_sentences
 from isoadapt.encoders import release
@@ -524,6 +525,12 @@ class TestTeacher:
         monkeypatch.setattr(TransformerEncoder, "transform", None)
         with pytest.raises((TypeError, ValueError), match=message):
             model.fit(TEXTS, **change)
+
+    def test_rows_with_a_weight_are_left_for_the_second_fit(self):
+        targets = np.random.default_rng(0).normal(size=(60, 8))
+        held = FitRows(TEXTS, [], {}, 0.5).held(targets)
+        assert 0 < held.sum() < 30
+        assert not FitRows(TEXTS, [], {"sample_weight": 1.0 * held}, 0.5).held(targets).any()
 
     def test_one_general_sentence_has_a_small_weight(self, aligned):
         alone, one = (
