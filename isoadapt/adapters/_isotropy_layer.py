@@ -42,9 +42,8 @@ class IsotropyLayer(PenalisedAdapter):
     Notes
     -----
     On a CPU, small steps run in one thread, because several threads would make them much slower if
-    other programs keep the cores busy. Large steps run in all threads of torch.
-    ``torch.get_num_threads()`` is the same before and after a fit, unless `scoring` sets it to more
-    than 1; in this case that number stays.
+    other programs keep the cores busy. Large steps run in all threads of torch, whose number is the
+    same after a fit.
 
     References
     ----------
@@ -63,7 +62,6 @@ class IsotropyLayer(PenalisedAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
         "bias_corrected": ["boolean"],
         "alpha": [Interval(Real, 0, 1, closed="right")],
     }
