@@ -132,8 +132,8 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         LinearHead
-            Head with the same predictions; this is checked on random rows. Its probabilities are
-            those of a softmax or of sigmoids, and can differ, for example from those of
+            Head with the same predictions; this is checked on random rows. Its probabilities are a
+            softmax or sigmoids, and can differ from the estimator's own, for example for
             OneVsRestClassifier with three classes. A LinearHead is returned unchanged.
 
         Raises
@@ -156,20 +156,7 @@ class LinearHead(BaseEstimator):
         return []  # a frozen head has nothing to set or to search over
 
     def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
-        """Do nothing, because the head is frozen.
-
-        Parameters
-        ----------
-        X : array-like, default=None
-            Ignored.
-        y : array-like, default=None
-            Ignored.
-
-        Returns
-        -------
-        LinearHead
-            The head itself.
-        """
+        """Do nothing, because the head is frozen; X and y are ignored."""
         return self
 
     @available_if(_is_classifier)
@@ -185,8 +172,8 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits. For two classes, the logit of the second minus that of the first. Those of a
-            multi-label head always have shape (n_samples, n_labels).
+            Logits. For two classes, the second logit minus the first. A multi-label head always
+            gives shape (n_samples, n_labels).
         """
         logits = self.outputs(X)
         two = logits.shape[1] == 2 and not self.multi_label_
@@ -195,18 +182,7 @@ class LinearHead(BaseEstimator):
     @available_if(_is_classifier)
     @own_state()
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute log-probabilities: the log-softmax of the logits, or their log-sigmoids.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Log-probabilities, in the order of ``classes_``.
-        """
+        """Compute the logarithms (n_samples, n_classes) of :meth:`predict_proba`."""
         logits = self.outputs(X)
         return log_expit(logits) if self.multi_label_ else log_softmax(logits, axis=1)
 
@@ -263,11 +239,6 @@ class LinearHead(BaseEstimator):
             True labels or values.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row.
-
-        Returns
-        -------
-        float
-            Accuracy or R².
 
         Raises
         ------

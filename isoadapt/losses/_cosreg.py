@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from isoadapt.geometry._spread import cosine_sum
+from isoadapt.geometry._spread import unit_sums
 from isoadapt.losses._isoscore import check_points
 
 
@@ -52,5 +52,5 @@ class CosRegLoss(nn.Module):
         """
         check_points(Z)
         with torch.autocast(Z.device.type, enabled=False):
-            wide = Z.to(torch.promote_types(Z.dtype, torch.float32))
-            return cosine_sum(wide) / max(Z.shape[-2], 1) ** 2
+            direction, count = unit_sums(Z.to(torch.promote_types(Z.dtype, torch.float32)))
+            return (direction.square().sum(-1) - count) / max(Z.shape[-2], 1) ** 2

@@ -12,7 +12,7 @@ SHOWN = 8  # labels that are listed by name, and dimensions by number
 # Shares of the variance in the first direction, from 0 if all directions are equal to 1. In 40
 # cases measured above COLLAPSED, whitening raised similarity in all; below it, in 48 of 70.
 COLLAPSED, PARTLY = 0.5, 0.15
-SPREAD = 0.4  # corrected IsoScore above those of encoders trained for similarity (0.24 to 0.33)
+SPREAD = 0.4  # corrected IsoScore; encoders trained for similarity have less (0.24 to 0.33)
 # Rows with which at least 90 % of random samples of 20 of 24 matrices are judged as all rows are
 # (isotropic and healthy taken as one), all collapsed ones among them; of the others, 48 to 88 %.
 _FEWEST = {True: 30, False: 100}  # for vectors that are collapsed, and for others
