@@ -162,18 +162,10 @@ class LinearHead(BaseEstimator):
     @available_if(_is_classifier)
     @own_state()
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute the logits of a classifier.
+        """Compute the logits (n_samples, n_classes) of a classifier.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits. For two classes, the second logit minus the first. A multi-label head always
-            gives shape (n_samples, n_labels).
+        For two classes, the result is the second logit minus the first, of shape (n_samples,). A
+        multi-label head always gives shape (n_samples, n_labels).
         """
         logits = self.outputs(X)
         two = logits.shape[1] == 2 and not self.multi_label_
@@ -189,17 +181,9 @@ class LinearHead(BaseEstimator):
     @available_if(_is_classifier)
     @own_state()
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute probabilities: the softmax of the logits, or sigmoids of a multi-label head.
+        """Compute probabilities (n_samples, n_classes), in the order of ``classes_``.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Probabilities, in the order of ``classes_``.
+        They are the softmax of the logits or, of a multi-label head, the sigmoids.
         """
         return np.exp(self.predict_log_proba(X))
 
@@ -344,7 +328,7 @@ class LinearHead(BaseEstimator):
                 array.flags.writeable = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"multi_label_": False} | state)  # absent in old files
+        super().__setstate__(state)
         self._sort_and_freeze()
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:

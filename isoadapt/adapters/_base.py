@@ -173,17 +173,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @available_if(_has_classifier)
     @own_state()
     def predict_proba(self, X: "ArrayLike") -> Floats:
-        """Predict probabilities: the softmax or, if multi-label, sigmoids of the head's logits.
+        """Predict probabilities (n_samples, n_classes), in the order of ``classes_``.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before adaptation.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Probabilities of the classes, in the order of ``classes_``.
+        They are the softmax of the head's logits on the adapted embeddings or, of a multi-label
+        head, the sigmoids.
         """
         return self._ask_head("predict_proba", X)
 
@@ -196,17 +189,9 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @available_if(_has_classifier)
     @own_state()
     def decision_function(self, X: "ArrayLike") -> Floats:
-        """Compute the head's logits on the adapted embeddings.
+        """Compute the head's logits (n_samples, n_classes) on the adapted embeddings.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before adaptation.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits. For two classes, the second logit minus the first.
+        For two classes, the result is the second logit minus the first, of shape (n_samples,).
         """
         return self._ask_head("decision_function", X)
 

@@ -92,8 +92,8 @@ def ledoit_wolf_shrinkage(moments: Moments) -> float:
     """Estimate the shrinkage of Ledoit and Wolf (2004), lemmas 3.2 to 3.4, in [0, 1]."""
     if moments.fourth is None:
         raise ValueError(
-            "shrinkage='ledoit-wolf' needs the fourth moment, which mapped moments and moments of "
-            "earlier versions lack: fit to rows, or use shrinkage='auto', 'oas' or a number"
+            "shrinkage='ledoit-wolf' needs the fourth moment, which mapped moments lack: fit "
+            "to rows, or use shrinkage='auto', 'oas' or a number"
         )
     cov = moments.covariance(ddof=0).numpy()
     square = float(((cov / cov.trace()) ** 2).sum())  # all in units of the squared trace

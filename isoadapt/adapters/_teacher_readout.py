@@ -167,19 +167,9 @@ class TeacherReadout(BaseAdapter):
     ) -> Self:
         """Update the fit with more rows, as if one ``fit`` had had all rows so far.
 
-        The first chunk may have one row, whose teacher's vector is then predicted for any row.
-        ``fit`` keeps no moments, because they are large, so ``partial_fit`` after it starts again.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Columns of the classifier for one chunk of rows.
-        y : array-like of shape (n_samples, n_features_teacher)
-            The teacher's vectors.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Frequency weights.
-        groups : array-like of shape (n_samples,), default=None
-            Group of each row.
+        It takes one chunk of what :meth:`fit` takes. The first chunk may have one row, whose
+        teacher's vector is then predicted for any row. ``fit`` keeps no moments, because they are
+        large, so ``partial_fit`` after it starts again.
         """
         before = getattr(self, "moments_", NO_ROWS)
         if before is NO_ROWS and hasattr(self, "map_"):
