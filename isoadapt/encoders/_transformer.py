@@ -176,7 +176,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
     @own_state(models=True)
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Embed texts.
+        """Embed texts as vectors (n, d) in float32, one for each input.
 
         Parameters
         ----------
@@ -184,11 +184,6 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             List, tuple, 1-D array or Series of str. Pairs are a list of 2-tuples, an array of shape
             (n, 2) or a two-column DataFrame. The texts of a pair are joined into one input, and
             give one vector. For a vector of each text, pass the two columns in two calls.
-
-        Returns
-        -------
-        ndarray of shape (n, d), float32
-            One vector for each input.
 
         Raises
         ------
@@ -254,18 +249,15 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         return Identity(b"").with_settings(id(source), *settings)
 
     def head(self, y: ArrayLike | None = None) -> LinearHead | None:
-        """Return the classifier head of the checkpoint.
+        """Return the classifier head of the checkpoint in float64.
+
+        It is None if the first columns of the vectors are not its input.
 
         Parameters
         ----------
         y : array-like of shape (n_samples,), default=None
             Labels that the head will be used with, see
             :func:`~isoadapt.encoders.load_checkpoint`.
-
-        Returns
-        -------
-        LinearHead or None
-            The head in float64; None if the first columns of the vectors are not its input.
         """
         return self.open().head(y)
 
@@ -298,18 +290,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             )
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the columns.
+        """Return the names of the columns, ``"transformerencoder0"`` and so on.
 
-        Parameters
-        ----------
-        input_features : array-like of str, default=None
-            Ignored, because texts have no feature names.
-
-        Returns
-        -------
-        ndarray of str
-            ``"transformerencoder0"`` and so on. Columns of several hidden states are named by layer
-            and pooling, such as ``"head_input_0"`` and ``"layer2_mean_17"``.
+        Columns of several hidden states are named by layer and pooling, such as ``"head_input_0"``
+        and ``"layer2_mean_17"``. `input_features` is ignored, because texts have none.
         """
         opened = self.open()
         if several_layers(self.pooling) or isinstance(self.pooling, Aligned):

@@ -32,18 +32,15 @@ class CosRegLoss(nn.Module):
     """
 
     def forward(self, Z: Tensor) -> Tensor:
-        """Compute the penalty, in O(n d) without forming all pairs.
+        """Compute one penalty (...) for each member, in O(n d) without forming all pairs.
+
+        It is in [-1, 1], and 0 for a single row.
 
         Parameters
         ----------
         Z : Tensor of shape (..., n, d)
             Points. A zero row has cosine 0 with every other row. Half precision is computed in
             float32.
-
-        Returns
-        -------
-        Tensor of shape (...)
-            One penalty for each member, in [-1, 1]; 0 for a single row.
 
         Raises
         ------

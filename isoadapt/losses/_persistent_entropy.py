@@ -72,7 +72,7 @@ class PersistentEntropyLoss(nn.Module):
         return f"{type(self).__name__}(bars={self.bars!r})"
 
     def forward(self, Z: Tensor, labels: Tensor | NDArray[Any] | None = None) -> Tensor:
-        """Compute the penalty.
+        """Compute one penalty (...) for each member; NaN where its points are not finite.
 
         Parameters
         ----------
@@ -81,11 +81,6 @@ class PersistentEntropyLoss(nn.Module):
         labels : Tensor or ndarray of shape (n,), default=None
             Class of each point as an integer, the same for all members. With None, and for
             regression targets, which are not classes, all points form one class.
-
-        Returns
-        -------
-        Tensor of shape (...)
-            One penalty for each member; NaN where its points are not finite.
 
         Raises
         ------

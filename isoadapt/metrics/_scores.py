@@ -230,15 +230,12 @@ def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
 def effective_rank(X: Chunked) -> float:
     """Effective rank: the exponential of the entropy of the normalised covariance eigenvalues.
 
+    It is between 1 and n_features.
+
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features), or chunks of it
         Embeddings, as one matrix or in one of the other forms that :func:`isoscore` accepts.
-
-    Returns
-    -------
-    float
-        Effective rank, in [1, n_features].
 
     Raises
     ------
@@ -287,15 +284,12 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
 def partition_isotropy(X: ArrayLike) -> float:
     """I1: smallest over largest value of the partition function along the principal axes.
 
+    It is between 0 and 1, and 1 for isotropic embeddings.
+
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Embeddings.
-
-    Returns
-    -------
-    float
-        Ratio in [0, 1], 1 for isotropic embeddings. It is computed without overflow.
 
     Raises
     ------
@@ -327,16 +321,13 @@ def partition_isotropy(X: ArrayLike) -> float:
 def partition_dispersion(X: ArrayLike) -> float:
     """I2: standard deviation over mean of the partition function along the principal axes.
 
+    It is 0 for isotropic embeddings. The standard deviation divides by n_features.
+
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Embeddings. The result depends on their scale and coordinates, as described in the notes of
         :func:`partition_isotropy`.
-
-    Returns
-    -------
-    float
-        Zero or more, 0 for isotropic embeddings. The standard deviation divides by n_features.
 
     Raises
     ------
@@ -360,6 +351,8 @@ def partition_dispersion(X: ArrayLike) -> float:
 def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     """TwoNN estimate of the intrinsic dimension, from the two nearest neighbours of each row.
 
+    It does not change under rotation, translation and scaling.
+
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
@@ -367,11 +360,6 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     discard : float, default=0.1
         Share of the largest ratios of the second to the first distance that is left out, between
         0 and 1.
-
-    Returns
-    -------
-    float
-        Intrinsic dimension, above 0. It does not change under rotation, translation and scaling.
 
     Raises
     ------
