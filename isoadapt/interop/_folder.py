@@ -23,7 +23,7 @@ from isoadapt.interop._reference import REFERENCE, read_reference, write_referen
 
 FILE, CARD = "adapter.skops", "README.md"
 
-# Packages of which skops may create objects: they hold arrays and compute, and touch no files.
+# Packages whose objects skops may create: they hold arrays and compute, and touch no files.
 _TRUSTED = ("isoadapt.adapters.", "isoadapt.geometry.", "isoadapt.heads.", "isoadapt.losses.")
 _ALIGNED = f"{Aligned.__module__}.{Aligned.__name__}"
 # The parameters that determine vectors. Neither trust_remote_code nor cache is read from a file.

@@ -229,7 +229,7 @@ def isotropy_report(
 
 
 def _by_label(found: Reading, labels: ArrayLike) -> dict[str, IsotropyReport]:
-    """Report of each label that has at least two different rows; warn of those with few rows."""
+    """Report of each label that has at least two different rows; warn of labels with few."""
     names, codes = codes_of(labels, len(found.kept), "labels")
     reports, small, least = {}, [], 3 * found.n_features
     for number, name in enumerate(names):

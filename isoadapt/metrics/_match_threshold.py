@@ -44,9 +44,9 @@ def match_threshold(
     X : array-like of shape (n_samples, n_features)
         Embeddings of texts of the kind to be matched.
     rate : float, default=0.001
-        Share of the random pairs, between 0 and 1, whose cosine is larger than the threshold. Of n
-        rows, ``rate * n * (n - 1) / 2`` pairs are: 3,124 of 2,500 rows by default. For duplicates
-        among rows, of which fewer are expected, use :func:`find_duplicates`.
+        Share of the random pairs, between 0 and 1, whose cosine is larger than the threshold. n
+        rows have ``rate * n * (n - 1) / 2`` such pairs, by default 3,124 for 2,500 rows. To find
+        duplicates, which are fewer, use :func:`find_duplicates`.
     queries : array-like of shape (n_queries, n_features), default=None
         Embeddings of queries. A pair is then a query and a row of X, otherwise two rows of X.
 

@@ -149,7 +149,7 @@ class Comparison:
         Parameters
         ----------
         use : str, default=None
-            One of ``uses``. None is all of them, first those with a credited adapter.
+            One of ``uses``. None is all of them, uses with a credited adapter first.
 
         Raises
         ------

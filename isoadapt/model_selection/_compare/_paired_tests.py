@@ -94,7 +94,7 @@ def rank_correlation(first: Floats, second: Floats) -> Evidence:
 
 
 def _below(values: Floats, weights: Floats) -> Floats:
-    """Sum (n,) of the weights of the items with smaller values, and half of those with equal."""
+    """Sum (n,) of the weights of the items with smaller values, and half of equal ones."""
     _, place = np.unique(values, return_inverse=True)
     mass = np.bincount(place, weights)
     return (np.cumsum(mass) - mass / 2)[place]
