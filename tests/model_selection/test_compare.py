@@ -325,7 +325,7 @@ class TestAdapters:
     [
         ({"X_test": X_TEST}, "X_test and y_test"),
         ({"X_test": X_TEST[:, 1:], "y_test": Y_TEST}, "X_test has 5 features"),
-        ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "labels .*none of which occurs in y"),
+        ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "labels .*but y has other ones"),
         ({"X_test": X[:20], "y_test": y[:20]}, "leaves 0 of at least"),
         ({"uses": [Similarity(["a"], ["b"], [1.0])]}, "A must hold numbers"),
         ({"uses": [Similarity(X[:2], X[2:4], [1.0, 2.0])]}, "at least 3 pairs"),

@@ -62,11 +62,8 @@ class Comparison:
     def uses(self) -> list[str]:
         """Names of the uses for which data were given.
 
-        Returns
-        -------
-        list of str
-            "classify" or "regress", the names of the uses that were passed, by default
-            "similarity", "search" and "outliers", and "neighbours" and "index".
+        They are "classify" or "regress", the names of the uses that were passed, by default
+        "similarity", "search" and "outliers", and "neighbours" and "index".
         """
         return list(dict.fromkeys(row["use"] for row in self.rows))
 
@@ -147,17 +144,12 @@ class Comparison:
         return [row["adapter"] for row in ordered]
 
     def verdict(self, use: str | None = None) -> str:
-        """Say in a sentence or two for each use what the tests show.
+        """Say in a sentence or two on one line for each use what the tests show.
 
         Parameters
         ----------
         use : str, default=None
-            One of ``uses``. None is all of them, those for which an adapter is credited first.
-
-        Returns
-        -------
-        str
-            One line for each use.
+            One of ``uses``. None is all of them, uses with a credited adapter first.
 
         Raises
         ------
@@ -169,13 +161,7 @@ class Comparison:
         return "\n".join(sentence(self._rows_of(each)) for each in uses)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain data, for JSON.
-
-        Returns
-        -------
-        dict
-            "protocol", "rows", "verdict" by use, and "notes". NaN is replaced by None.
-        """
+        """Return "protocol", "rows", "verdict" by use, and "notes", for JSON; NaN becomes None."""
         rows = [{key: _or_none(value) for key, value in row.items()} for row in self.rows]
         verdict = {use: self.verdict(use) for use in self.uses}
         return {"protocol": self.protocol, "rows": rows, "verdict": verdict, "notes": self.notes}

@@ -132,9 +132,9 @@ def _no_credit(base: Row, explained: Sequence[Row], after_gain: bool) -> str:
     first = explained[0]
     control, score = first["control"], first["score"] - first["control_difference"]
     if after_gain and len(explained) == 1:
-        return f"the gain of {_name(first)} is not shown to exceed that of {control!r}"
+        return f"{_name(first)} is not shown to gain more than {control!r}"
     if after_gain:
-        return f"the gains of {_names(explained)} are not shown to exceed those of their controls"
+        return f"{_names(explained)} are not shown to gain more than their controls"
     before, after = _shown(base, first)
     alone = "a refitted head" if control == HEAD_REFIT else f"the control {control!r}"
     return (
