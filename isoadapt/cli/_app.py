@@ -259,7 +259,7 @@ def finetune(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Fine-tune and save a classifier, with or without an isotropy penalty, and evaluate it.
+    """Fine-tune and save a classifier, with or without a penalty, and evaluate it.
 
     Example:
 
