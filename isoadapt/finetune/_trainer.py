@@ -64,9 +64,8 @@ class IsotropyTrainer(Trainer):
         the last layer. "all": the tokens of all layers, as one set of points. A list of integers:
         the tokens of these hidden states, as one set of points, where 0 is the input of the first
         layer, 1 its output and -1 the output of the last layer. "output_embeddings": the rows of
-        the output embedding matrix. None: "mean" for "anchor", "all" for "istar", "last" for
-        "cosreg", "head_input" for other names and for modules. The layers of a model with LoRA are
-        those of the model inside.
+        the output embedding matrix. None: "head_input", or the place of a penalty given by name.
+        The layers of a model with LoRA are those of the model inside.
     shrinkage_tokens : int, default=250_000
         Maximum number of vectors from which Σ_S, the ``prior_cov`` of an IsoScoreLoss with zeta
         above 0, is computed. It is computed at the start of each epoch from random training rows,
@@ -84,8 +83,7 @@ class IsotropyTrainer(Trainer):
     Raises
     ------
     TypeError
-        If the penalty is neither a name nor a module. During training, if it does not return a
-        tensor.
+        If the penalty is not a name or module. During training, if it does not return a tensor.
     ValueError
         If a parameter is out of its range, or if the model does not have the vectors in `where`.
         During training, if the penalty returns more than one number, or one without a gradient.

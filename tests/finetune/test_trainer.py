@@ -346,8 +346,7 @@ def test_a_resumed_run_takes_the_weight_of_now_and_no_other_penalty(tmp_path):
 
 @pytest.mark.parametrize("penalty", [SpectrumControlLoss(), "anchor"])
 def test_training_again_begins_anew(penalty, tmp_path):
-    options = {"balance": "ema"}
-    trainer = make_trainer(None, make_rows(16), tmp_path, penalty, **options)
+    trainer = make_trainer(None, make_rows(16), tmp_path, penalty, balance="ema")
     trainer.train()
     first = steps(trainer)
     trainer.objective = None  # as a search over hyperparameters leaves it
