@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import r2_score
@@ -111,7 +112,7 @@ class TeacherReadout(BaseAdapter):
     _needs_teacher: ClassVar[bool] = True
     _keeps_predictions = True
     _invertible: ClassVar[bool] = False
-    _n_predicted: ClassVar[int] = 0  # last columns of X: the teacher's vectors but for an error
+    _n_predicted: ClassVar[int] = 0  # last columns of X, predictions of y that are corrected
 
     head: Any = "auto"
     _: KW_ONLY
@@ -230,6 +231,8 @@ class TeacherReadout(BaseAdapter):
         groups = as_values(groups, "groups")
         check_consistent_length(rows, groups)
         weights = check_frequencies(sample_weight, rows)
+        n = self._n_predicted
+        targets[:, :n] -= rows[:, self.n_features_in_ - n :]
         return add_rows(folds, rows, targets, weights, groups)
 
     def _find_head(self) -> LinearHead | None:
@@ -251,15 +254,14 @@ class TeacherReadout(BaseAdapter):
     def _solve(self, folds: Folds, several: bool = True) -> Self:
         """Compute the maps; all rows have the same prediction unless there are several."""
         parts = [part for part in folds.parts if part is not None]
-        total, p = merged(parts), self.n_features_in_
+        total, p, n = merged(parts), self.n_features_in_, self._n_predicted
         if several:
             own = Moments._of(total.count, total.mean[:p], total.scatter[:p, :p])
             check_spread(own, scaled=True)
         head = self._find_head()
-        taken = _without_predicted(p, self._n_predicted, len(total))
-        parts, rest = [part.mapped(*taken) for part in parts], total.mapped(*taken)
         self.ridge_, error = choose_ridge(parts, p, self.ridge)
-        spread = float(total.scatter[p:, p:].trace())
+        both, q = total.scatter[p - n :, p - n :], len(total) - p  # what was predicted, and errors
+        spread = float(torch.einsum("aibi->", both.reshape(-1, q, len(both) // q, q)))
         self.r2_ = float(1 - error / spread) if spread > _CONSTANT * total.count else float("nan")
         if len(total) == p + 1:
             warn("y has one column: TeacherReadout needs vectors of a teacher, not labels")
@@ -269,9 +271,10 @@ class TeacherReadout(BaseAdapter):
                 f"R² of the teacher's vectors is {self.r2_:.2f} in held-out rows. Below {_POOR}, "
                 f"{other}fit to more texts, or check that X and y are of the same texts"
             )
-        mean, coef = rest.mean.numpy(), next(standardised_path(rest, p, [self.ridge_])).numpy()
+        mean, coef = total.mean.numpy(), next(standardised_path(total, p, [self.ridge_])).numpy()
         offset = mean[p:] - mean[:p] @ coef
-        self.readout_ = Affine(coef.T - taken[0][p:, :p], offset)
+        coef[p - n :] += np.eye(n, q)
+        self.readout_ = Affine(coef.T, offset)
         map_ = self.readout_ if self.space == "teacher" else self._into_head(total, head)
         return self._set_fitted(map_, head)
 
@@ -280,7 +283,7 @@ class TeacherReadout(BaseAdapter):
         basis, complement = row_space(head.coef_)
         readout, d, p = self.readout_, head.n_features_in_, self.n_features_in_
         cov = total.scatter[:p, :p].numpy() / total.count
-        own, mean = total.mean[:d].numpy(), total.mean[p:].numpy()
+        own, mean = total.mean[:d].numpy(), readout(total.mean[:p].numpy())
         second = readout.matrix @ cov @ readout.matrix.T + np.outer(mean, mean)
         sizes, directions = descending_eigh(second)
         k = min(complement.shape[1], len(sizes))
@@ -298,13 +301,6 @@ class TeacherReadout(BaseAdapter):
         tags.estimator_type = tags.classifier_tags = tags.regressor_tags = None
         tags.target_tags.required = tags.target_tags.multi_output = True
         return tags
-
-
-def _without_predicted(p: int, n: int, width: int) -> Affine:
-    """Return the map of rows (x, t) that takes the last n of the p columns of x from t."""
-    matrix = np.eye(width)
-    matrix[p:, p - n : p] -= np.eye(width - p, n)
-    return Affine(matrix, np.zeros(width))
 
 
 def _chunks(X: Any, y: Any, *others: Any) -> Iterator[tuple[Any, ...]]:

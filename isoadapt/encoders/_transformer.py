@@ -24,6 +24,7 @@ from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._cache import EmbeddingCache, Request
 from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
 from isoadapt.encoders._identity import Identity, checkpoint_identity
+from isoadapt.encoders._kept import kept_vectors
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._library import open_library
 from isoadapt.encoders._models import DTYPES, checked_live, load_backbone, stored
@@ -202,7 +203,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
             cache = self.cache
             if cache is None:
-                vectors = opened()(texts)
+                vectors = kept_vectors(self.identity, texts, lambda rows: opened()(rows))
             else:
                 cache = cache if isinstance(cache, EmbeddingCache) else EmbeddingCache(cache)
                 vectors = Request(cache, texts, self.identity, opened, bar.update).vectors()
