@@ -12,7 +12,7 @@ import pytest
 import isoadapt
 from benchmarks.quality._adapter_rows import RECORDED
 from docs import picture
-from docs._ext import api, drawing
+from docs._ext import api, drawing, gallery
 from isoadapt.adapters._registry import VARIANTS
 from isoadapt.model_selection._compare._paired_tests import clusters, corrected_t, mcnemar, mean
 from tests import stored_results as results
@@ -70,7 +70,8 @@ def test_the_text_of_the_results_page(checkpoint, vectors, column, said):
     assert stored()[checkpoint, vectors][column].removeprefix("0") in said
 
 
-def test_the_table_of_the_readme():
+@pytest.mark.parametrize("file", ["README.md", "docs/index.md"])
+def test_the_table_of_the_readme_and_the_home_page(file):
     vectors = ["raw", "LogitPreservingWhitening, own texts", "TeacherReadout, aligned tokens"]
     rows = [stored()["cola-minilm", name] for name in (*vectors, "teacher, logistic head")]
     for shown, column in {
@@ -81,9 +82,7 @@ def test_the_table_of_the_readme():
         "predictions changed, of 1,043": "changed",
     }.items():
         line = next(
-            line
-            for line in (ROOT / "README.md").read_text("utf-8").splitlines()
-            if f"| {shown}" in line
+            line for line in (ROOT / file).read_text("utf-8").splitlines() if f"| {shown}" in line
         )
         cells = [cell.strip().split(",")[0] for cell in line.strip("|").split("|")]
         assert cells[1:] == [row[column].split(" ")[0] for row in rows]
@@ -214,9 +213,19 @@ def test_the_drawing_has_every_package_below_those_it_imports():
         pytest.fail("the imports changed: run python -m docs._ext.drawing")
 
 
-def test_the_picture_of_the_readme_shows_the_stored_figures():
-    if picture.PICTURE.read_text("utf-8") != picture.picture():
-        pytest.fail("docs/_static/search.json changed: run python docs/picture.py")
+def test_the_pictures_show_the_stored_figures():
+    for name, columns in picture.PICTURES.items():
+        if (picture.STATIC / name).read_text("utf-8") != picture.picture(columns):
+            pytest.fail("docs/_static/search.json changed: run python docs/picture.py")
+
+
+@pytest.mark.parametrize(
+    "example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
+)
+def test_the_thumbnail_of_an_example_that_did_not_run_is_its_code(example):
+    lines = gallery.code(example)
+    assert len([line for line in lines if line.strip()]) > 3
+    assert not [line for line in lines if line.startswith(("import ", "from ", "checkpoint = "))]
 
 
 @pytest.mark.slow
