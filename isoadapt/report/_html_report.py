@@ -101,11 +101,9 @@ def write_report(
             f'<div class="audit">{as_html(report, verdict=False)}</div></details>',
         ]
     if comparison is not None:
-        parts += [
-            "<details><summary>All figures</summary>",
-            f"{comparison._html_tables(full=True)}</details>",
-            html_paragraphs(comparison.notes),
-        ]
+        full = comparison._html_tables(full=True)
+        parts += [f"<details><summary>All figures</summary>{full}</details>"]
+        parts += [html_paragraphs(comparison.notes)]
     with atomic_path(Path(file).expanduser()) as temporary:
         temporary.write_text(printable(_PAGE.substitute(body="\n".join(parts))), "utf-8")
 

@@ -59,10 +59,8 @@ def sentence(rows: Sequence[Row]) -> str:
         return _of_index(*rows)
     metric, phrase = rows[0]["metric"], phrase_of(rows[0]["use"])
     (base,) = (row for row in rows if row["kind"] == BASELINE)
-    better, explained, worse = (
-        [row for row in by_score(rows) if test(row)]
-        for test in (is_credited, is_explained, is_worse)
-    )
+    tests = is_credited, is_explained, is_worse
+    better, explained, worse = ([*filter(test, by_score(rows))] for test in tests)
     clauses, named = [], best(rows)
     if named is not None:
         clauses.append(_gain(base, better, named))
