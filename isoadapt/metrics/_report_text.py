@@ -119,11 +119,11 @@ def table(report: Any, full: bool) -> str:
     return "\n  ".join([title, *lines, *_notes(report), *ORIGIN])
 
 
-def as_html(report: Any, advice: bool = True) -> str:
-    """Return the verdict, with the next step if there is `advice`, and the whole table as HTML."""
+def as_html(report: Any, verdict: bool = True) -> str:
+    """Return the whole table as HTML, below the verdict if this is asked for."""
     title = f"Isotropy of {report.n_samples} × {report.n_features} embeddings"
     shown = html_table(title, _HEADER, _rows(report, full=True))
-    said = html_paragraphs(report.verdict().splitlines()[: 1 + advice])
+    said = html_paragraphs(report.verdict().splitlines() * verdict)
     return f"<div>{said}{shown}{html_paragraphs([*_notes(report), ' '.join(ORIGIN)])}</div>"
 
 

@@ -12,7 +12,7 @@ import pytest
 import isoadapt
 from benchmarks.quality._adapter_rows import RECORDED
 from docs import picture
-from docs._ext import api, drawing
+from docs._ext import api, drawing, gallery
 from isoadapt.adapters._registry import VARIANTS
 from isoadapt.model_selection._compare._paired_tests import clusters, corrected_t, mcnemar, mean
 from tests import stored_results as results
@@ -60,8 +60,9 @@ def test_the_text_of_the_results_page(vectors, said):
     assert said.format(figure) in page("results")
 
 
-def test_the_table_of_the_readme():
-    text = (ROOT / "README.md").read_text("utf-8")
+@pytest.mark.parametrize("file", ["README.md", "docs/index.md"])
+def test_the_table_of_the_readme_and_the_home_page(file):
+    text = (ROOT / file).read_text("utf-8")
     rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     head, _, *rows = rows
     for label, *cells in rows:
@@ -206,9 +207,19 @@ def test_the_drawing_has_every_package_below_those_it_imports():
         pytest.fail("the imports changed: run python -m docs._ext.drawing")
 
 
-def test_the_picture_of_the_readme_shows_the_stored_figures():
-    if picture.PICTURE.read_text("utf-8") != picture.picture():
-        pytest.fail("docs/_static/search.json changed: run python docs/picture.py")
+def test_the_pictures_show_the_stored_figures():
+    for name, columns in picture.PICTURES.items():
+        if (picture.STATIC / name).read_text("utf-8") != picture.picture(columns):
+            pytest.fail("docs/_static/search.json changed: run python docs/picture.py")
+
+
+@pytest.mark.parametrize(
+    "example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
+)
+def test_the_thumbnail_of_an_example_that_did_not_run_is_its_code(example):
+    lines = gallery.code(example)
+    assert len([line for line in lines if line.strip()]) > 3
+    assert not [line for line in lines if line.startswith(("import ", "from ", "checkpoint = "))]
 
 
 @pytest.mark.slow
