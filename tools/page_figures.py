@@ -1,0 +1,64 @@
+"""Compare the figures of the pages with the records: `python -m tools.page_figures`.
+
+It fails where a section of RESULTS.md, SPEED.md or REPRODUCTION.md is not what the records give, or
+where a page says a figure that is in none of the sections that it takes its figures from. Figures
+have two decimals or more; those of code and of `KNOWN`, such as parameters, are not compared.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import __main__ as speed
+from benchmarks.quality import __main__ as quality
+
+ROOT = Path(__file__).parents[1]
+RESULTS, SPEED = (ROOT / "benchmarks" / f"{name}.md" for name in ("RESULTS", "SPEED"))
+SOURCES = {  # page: the sections that it takes its figures from
+    "README.md": ("dual_use", "bench"),
+    "docs/index.md": ("dual_use",),
+    "docs/start.md": ("embeddings_table",),
+    "docs/guide/results.md": ("dual_use", "few_texts", "advice", "embeddings_table"),
+    "docs/guide/finetuning.md": ("anchored",),
+    "docs/guide/moving_vectors.md": ("moving_vectors",),
+    "docs/guide/similarity.md": ("match_threshold", "dual_use"),
+    "docs/guide/readout.md": ("dual_use", "few_texts"),
+    "docs/guide/judging.md": ("embeddings_table",),
+    "docs/guide/grid_search.md": ("grid_stability",),
+}
+FIGURE = re.compile(r"(?<![\w.,])-?\d*\.\d{2,}(?![\w.])")
+CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", re.DOTALL)
+
+
+def sections() -> Iterator[tuple[Path, str, str]]:
+    """Yield the file, the name and the text of each section that is made from records."""
+    for name in quality.TABLES:
+        yield RESULTS, name, quality.section(name)
+    yield SPEED, "bench", speed.text(speed.records().entries())
+
+
+def is_said(figure: str, numbers: set[str]) -> bool:
+    """Whether a figure is one of the numbers, or the rounding of one."""
+    places = len(figure.partition(".")[2])
+    return any(f"{float(each):.{places}f}" == f"{float(figure):.{places}f}" for each in numbers)
+
+
+def main() -> int:
+    """Print what differs; return 1 if something does."""
+    wrong, numbers = [], {}
+    for path, name, text in sections():
+        if f"<!-- {name}:begin -->\n{text}\n<!-- {name}:end -->" not in path.read_text("utf-8"):
+            wrong.append(f"{path.name}: the section {name} is not what the records give")
+        numbers[name] = {*re.findall(r"-?\d+\.\d+", text)}
+    for page, sources in SOURCES.items():
+        known = set().union(*(numbers[name] for name in sources))
+        for figure in FIGURE.findall(CODE.sub("", (ROOT / page).read_text("utf-8"))):
+            if not is_said(figure, known):
+                wrong.append(f"{page}: {figure} is in none of the sections {', '.join(sources)}")
+    print("\n".join(wrong) or "the figures of the pages are those of the records")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
