@@ -1,6 +1,6 @@
 """Forest plot of a comparison of adapters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -118,7 +118,7 @@ class ComparisonDisplay(Display):
         return axes.errorbar(value, y, xerr=xerr, fmt=marker, ms=5, lw=1.3, **look)
 
 
-def finding(row: dict[str, Any]) -> str:
+def finding(row: Mapping[str, Any]) -> str:
     """Key of the style of a row: what the tests show, else its kind."""
     shown = {"better": is_credited, "explained": is_explained, "worse": is_worse}
     return next((name for name, holds in shown.items() if holds(row)), row["kind"])
