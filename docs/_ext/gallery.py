@@ -25,7 +25,8 @@ def write_thumbnails(app: Sphinx) -> None:
         name = file.stem.removeprefix("sphx_glr_").removesuffix("_thumb")
         printed = _PRINTED.findall((folder / f"{name}.rst").read_text("utf-8"))
         lines = "\n".join(printed).split("\n") if printed else code(folder / f"{name}.py")
-        file.write_text(_thumbnail([line.strip() for line in lines if line.strip()]), "utf-8")
+        shown = [line.strip() for line in lines if line.strip() and "Warning: " not in line]
+        file.write_text(_thumbnail(shown), "utf-8")
 
 
 def code(path: Path) -> list[str]:

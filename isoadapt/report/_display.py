@@ -114,10 +114,9 @@ def label_apart(axes: Any, labels: Iterable[tuple[float, float, str]]) -> None:
     boxes: list[Any] = []
     for x, y, label in labels:
         right = x > middle
-        look: dict[str, Any] = {"ha": "right" if right else "left"}
-        look |= {"xytext": (-9, -14) if right else (9, 7)}
-        look |= {"textcoords": "offset points", "fontsize": 7}  # beside a falling front
-        text = axes.annotate(literal(label), (x, y), **look)
+        side = {"xytext": (-9, -14) if right else (9, 7), "ha": "right" if right else "left"}
+        look = {"textcoords": "offset points", "fontsize": 7}  # beside a falling front
+        text = axes.annotate(literal(label), (x, y), **side, **look)
         box = text.get_window_extent()
         if any(box.overlaps(other) for other in boxes):
             text.remove()
