@@ -41,6 +41,7 @@ from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.heads import LinearHead
 from isoadapt.metrics import MatchThreshold, match_threshold
 from isoadapt.metrics._match_threshold import drawn
+from isoadapt.metrics._points import warn_of_few_rows
 from isoadapt.metrics._report_text import PARTLY
 
 __all__ = ["AdaptedEncoder"]
@@ -495,6 +496,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 adapter.fit(rows.stacked(columns, encoder), **rows.options())
             else:
                 adapter.fit(columns, y, **given)
+        warn_of_few_rows(_num_samples(X))
         _warn_if_healthy(adapter)
         for name in _TAUGHT:
             self.__dict__.pop(name, None)

@@ -39,6 +39,7 @@ from isoadapt.datasets import load_general_sentences
 from isoadapt.encoders import release
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.metrics import match_threshold
+from isoadapt.metrics._points import FEWEST
 from isoadapt.model_selection import AdapterSearchCV
 from tests.small_blocks import small_blocks
 from tests.tiny_models import WORDS, logits_of, make_model, make_tokenizer, save_model, save_pair
@@ -92,6 +93,16 @@ def fitted(checkpoint):
 def taught(checkpoint, teacher):
     model = AdaptedEncoder(str(checkpoint), readout(), str(teacher), **POOLED)
     return model.fit(TEXTS)
+
+
+def test_too_few_texts_are_told(checkpoint):
+    for n in (2, FEWEST - 1, FEWEST):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(TEXTS[:n])
+        told = [str(each.message) for each in caught if f"fit it to {FEWEST} or more" in str(each)]
+        assert len(told) == (n < FEWEST)
+        assert all(f"fitted to {n} rows" in each for each in told)
 
 
 class TestParts:

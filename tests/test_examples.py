@@ -1,17 +1,20 @@
 """The examples run; those of the site and the README: tests/docs."""
 
+import asyncio
 import functools
 import runpy
 import sys
 from base64 import b64decode
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
+import joblib
 import numpy as np
 import pytest
 from matplotlib import pyplot
 
-from isoadapt import AdaptedEncoder, LogitPreservingWhitening, datasets
+from isoadapt import AdaptedEncoder, LogitPreservingWhitening, NoveltyDetector, datasets
 from isoadapt.interop import export_onnx
 from tests.tiny_models import TEXTS, save_model
 
@@ -55,28 +58,51 @@ def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification"])
 def test_the_server_gives_the_vectors_and_labels_of_the_model(problem, tmp_path, monkeypatch):
     """Routes are called as functions, because fastapi and uvicorn are not installed."""
-    app = SimpleNamespace(post=lambda path: lambda function: function)
+    app = SimpleNamespace(**dict.fromkeys(("get", "post", "middleware"), lambda _: lambda f: f))
     absent = {"FastAPI": lambda **_: app, "Body": lambda **_: None, "run": lambda *_, **__: None}
+    absent |= {"HTTPException": ValueError, "Request": object, "Response": lambda *given: given}
     for name in ("fastapi", "uvicorn"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**absent))
     names = {0: "rude", 1: "kind", 2: "long"}
     folder = save_model(tmp_path / "checkpoint", id2label=names, problem_type=problem)
-    texts = TEXTS * 5  # more than a batch
+    texts = TEXTS * 7  # more than a batch
     model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(texts)
     file = export_onnx(model, tmp_path / "served" / "model.onnx")
-    monkeypatch.setattr(sys, "argv", ["server", str(file.parent)])
-    served = runpy.run_path(str(EXAMPLES / "server.py"))
     vectors, predicted = model.transform_predict(texts)
+    detector = NoveltyDetector().fit(vectors[::2])
+    joblib.dump(detector, tmp_path / "novelty.joblib")
+    line = ["server", str(file.parent), "--novelty", str(tmp_path / "novelty.joblib")]
+    monkeypatch.setattr(sys, "argv", line)
+    served = runpy.run_path(str(EXAMPLES / "server.py"))
     if predicted.ndim == 1:
         expected = [[label] for label in predicted]
     else:
         expected = [[names[i] for i in np.flatnonzero(row)] for row in predicted]
-    answer = served["embeddings"](texts, "m", "base64")
+    answer = served["embeddings"](texts, "m", "base64", normalize=False)
     packed = [np.frombuffer(b64decode(row["embedding"]), "<f4") for row in answer["data"]]
     close = 1e-4 * np.abs(vectors).max()  # the map amplifies rounding
     np.testing.assert_allclose(packed, vectors, atol=close)
     assert [row["index"] for row in answer["data"]] == [*range(len(texts))]
     [one] = served["embeddings"](texts[0])["data"]
-    np.testing.assert_allclose(one["embedding"], packed[0], atol=close)
+    np.testing.assert_allclose(one["embedding"], packed[0] / np.linalg.norm(packed[0]), atol=1e-4)
     for rows in (answer["data"], served["classify"](texts)["data"]):
         assert [row["labels"] for row in rows] == expected
+        found = [[row["probabilities"][name] for name in model.classes_] for row in rows]
+        np.testing.assert_allclose(found, model.predict_proba(texts), atol=1e-4)
+        scores = [row["novelty"]["score"] for row in rows]
+        np.testing.assert_allclose(scores, detector.score_samples(np.array(packed)), atol=1e-4)
+        refused = [row["novelty"]["refused"] for row in rows]
+        assert refused == [score < detector.offset_ for score in scores]
+    with pytest.raises(ValueError, match="at most 512"):
+        served["classify"](["a"] * 513)
+    assert served["models"]()["data"][0]["id"] == "served"
+    for method, length, status in (
+        ("POST", "9", "served"),
+        ("POST", "1048577", 413),
+        ("POST", None, 411),
+        ("GET", None, "served"),
+    ):
+        headers = {} if length is None else {"content-length": length}
+        request = SimpleNamespace(method=method, headers=headers)
+        reply = asyncio.run(served["limit"](request, AsyncMock(return_value=(0, "served"))))
+        assert reply[1] == status

@@ -25,6 +25,7 @@ from isoadapt.metrics import (
     partition_isotropy,
     two_nn,
 )
+from isoadapt.metrics._points import FEWEST
 from isoadapt.metrics._report_text import REFERENCES, table
 from tests.small_blocks import small_blocks
 
@@ -256,14 +257,12 @@ def noise(*scales, n=500, seed=0):
     ("X", "said", "step"),
     [
         (noise(40.0), "Collapsed: 96", "Whitening, or LogitPreservingWhitening"),
-        (noise(40.0, n=30), "Collapsed: 9", "Whitening"),
+        (noise(40.0, n=FEWEST), "Collapsed: 9", "Whitening"),
         (noise(5.0), "Partly collapsed: 2", "compare"),
         (noise(), "Isotropic: ", "leave"),
         (noise()[:, :2], "Isotropic: 5", "leave"),  # in two dimensions, noise has half in one
-        (noise(n=100), "Isotropic: ", "leave"),
         (noise(*np.linspace(2, 0.1, 64) ** 3), "Not collapsed: ", "leave"),
-        (noise(n=99), "Too few rows to tell: 99", "more rows"),
-        (noise(40.0, n=29), "Too few rows to tell: 29", "more rows"),
+        (noise(n=FEWEST - 1), f"Too few rows to tell: {FEWEST - 1}", "more rows"),
         (np.tile(noise(40.0, n=20), (10, 1)), "Too few rows to tell: 20", "more rows"),
     ],
 )

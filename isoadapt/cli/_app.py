@@ -3,18 +3,20 @@
 The code that runs a command is imported on use.
 """
 
+import re
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from isoadapt import __version__
+import isoadapt
 from isoadapt._utils.files import ADAPTER, check_output_folder
 from isoadapt._utils.messages import choices, reason
 from isoadapt.adapters._registry import METHODS, NAMES
-from isoadapt.cli import _options as options
+from isoadapt.cli import _compare_tables, _options as options
 from isoadapt.cli._options import TABLE, Console, WrongUsage, check_exist
 from isoadapt.cli._sources import (
     Columns,
@@ -33,11 +35,18 @@ _WRONG_USAGE = WrongUsage.__name__, "InvalidParameterError"  # scikit-learn's, n
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
+def _run(command: str, *given: Any) -> Any:
+    """Run the code of a command, which is imported on use."""
+    code = {"check": "export", "merge": "export", "search": "duplicates"}.get(command, command)
+    return getattr(import_module(f"isoadapt.cli._{code}"), command)(*given)
+
+
 @app.command()
 def demo(
     train: options.Table = None,
     dev: options.Table = None,
     text: options.Text = None,
+    encoding: options.Encoding = None,
     label: options.Label = None,
     checkpoint: Annotated[
         str | None, Option(help="Fine-tuned checkpoint. Default: a MiniLM is fine-tuned.")
@@ -63,12 +72,8 @@ def demo(
     if train is None and (text or label):
         raise WrongUsage("--text and --label name columns of tables: give --train and --dev too")
     check_exist([train, dev], [checkpoint])
-    columns = Columns(text, label)
-    tables = [read_labelled(path, columns) for path in (train, dev) if path]
-
-    from isoadapt.cli import _demo
-
-    _demo.demo(tables, checkpoint, out, overwrite, every, Console(as_json, quiet))
+    tables = [read_labelled(path, Columns(text, label, encoding)) for path in (train, dev) if path]
+    _run("demo", tables, checkpoint, out, overwrite, every, Console(as_json, quiet))
 
 
 @app.command()
@@ -80,6 +85,7 @@ def audit(
         Path | None, Argument(help="Table of texts to embed with a checkpoint, or .txt.")
     ] = None,
     text: options.Text = None,
+    encoding: options.Encoding = None,
     separately: options.Separately = False,
     label: Annotated[
         str | None, Option(help="Column of labels. Each class is then reported separately too.")
@@ -108,13 +114,8 @@ def audit(
     if is_matrix(source) and (texts is not None or layers or vectors != "auto"):
         given = "--layers" if layers else "--vectors" if texts is None else f"texts={str(texts)!r}"
         raise WrongUsage(f"{given} needs a checkpoint, but {source!r} is a matrix")
-    rows = read_to_audit(source, texts, Columns(text, label, separately))
-
-    from isoadapt import TransformerEncoder
-    from isoadapt.cli import _audit
-
-    encoder = TransformerEncoder(source, pooling=vectors, max_length=max_length, verbose=not quiet)
-    _audit.audit(rows, encoder, layers, full, Console(as_json, quiet))
+    rows = read_to_audit(source, texts, Columns(text, label, encoding, separately))
+    _run("audit", rows, source, vectors, max_length, layers, full, Console(as_json, quiet))
 
 
 @app.command()
@@ -170,6 +171,7 @@ def compare(
     head: options.Head = "auto",
     class_names: options.ClassNames = None,
     text: options.Text = None,
+    encoding: options.Encoding = None,
     label: options.Label = None,
     max_length: options.MaxLength = None,
     jobs: Annotated[int | None, Option(help="Number of processes. Default: 1.")] = None,
@@ -199,23 +201,17 @@ def compare(
 
     isoadapt compare train.tsv --model my-model --test dev.tsv --pairs pairs.tsv
     """
-    from isoadapt.cli import _compare_tables
-
     tables = {"test": test, "pairs": pairs, "foreign": foreign}
     tables |= {"queries": queries, "documents": documents, "relevant": relevant}
     given = {name: path for name, path in tables.items() if path is not None}
-    of_pairs = Columns(pairs_text, pairs_score)
+    columns, of_pairs = Columns(text, label, encoding), Columns(pairs_text, pairs_score, encoding)
     out, page = (path and path.expanduser() for path in (out, page))
     run = _compare_tables.Run(
-        *(table, Columns(text, label), given, of_pairs, model, max_length, teacher, head),
+        *(table, columns, given, of_pairs, model, max_length, teacher, head),
         *(options.read_class_names(class_names), adapters or [], encoder_saw, jobs, cache),
         *(out, page, with_texts, full, Console(as_json, quiet)),
     )
-    found = _compare_tables.read(run)
-
-    from isoadapt.cli import _compare
-
-    _compare.compare(found, run)
+    _run("compare", _compare_tables.read(run), run)
 
 
 @app.command(cls=options.ManyFilesCommand)
@@ -247,7 +243,11 @@ def finetune(
     class_weight: Annotated[
         str | None, Option(help="Weights of classes in the loss: balanced, or {'a': 2, 'b': 1}.")
     ] = None,
+    epochs: Annotated[str | None, Option(help="Number of passes over the texts.")] = None,
+    batch_size: Annotated[str | None, Option(help="Texts of a step.")] = None,
+    lr: Annotated[str | None, Option(help="Learning rate.")] = None,
     text: options.Text = None,
+    encoding: options.Encoding = None,
     label: Annotated[
         str | None, Option(help="Column of labels, or several of 0 and 1 as A,B. Default: label.")
     ] = None,
@@ -268,17 +268,15 @@ def finetune(
     if penalty is not None and penalty not in PENALTIES:
         raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
     check_exist([train, dev], [model])
-    columns = Columns(text, label.split(",") if label else None)
+    columns = Columns(text, label.split(",") if label else None, encoding)
     rows = read_labelled(train, columns)
     judged = None if dev is None else read_labelled(dev, columns)
     check_output_folder(out, overwrite, name="--out")
-
-    from isoadapt.cli import _finetune
-
     given = {"where": where, "class_weight": class_weight}
+    given |= {"epochs": epochs, "batch_size": batch_size, "lr": lr}
     settings = [*(settings or []), *(f"{name}={each}" for name, each in given.items() if each)]
     rest = model, max_length, penalty, settings, out, overwrite, Console(as_json, quiet)
-    _finetune.finetune(rows, judged, *rest)
+    _run("finetune", rows, judged, *rest)
 
 
 @app.command(cls=options.ManyFilesCommand)
@@ -306,6 +304,7 @@ def fit(
         Option("--set", metavar="NAME=VALUE", help="A parameter; --set again for each other one."),
     ] = None,
     text: options.Text = None,
+    encoding: options.Encoding = None,
     separately: options.Separately = False,
     label: options.Label = None,
     labels: Annotated[Path | None, Option(help="File with the labels of a .npy matrix.")] = None,
@@ -324,20 +323,16 @@ def fit(
         raise WrongUsage(f"{name!r} is not the name of an adapter; {choices(name, NAMES)}")
     if class_names and model is None:
         raise WrongUsage("--class-names needs --model, the checkpoint whose classes it names")
-    columns = Columns(text, label, separately)
+    columns = Columns(text, label, encoding, separately)
     rows = read_to_fit(name, on, columns, labels, model, teacher)
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
-
-    from isoadapt import TransformerEncoder
-    from isoadapt.cli import _fit
-
     console, encoder = Console(as_json, quiet), None
     pooling = "auto" if teacher is None else "readout"
     if model is not None:
         folder = Path(model).expanduser()
         path = str(folder.resolve()) if folder.is_dir() else model  # found from any folder
-        verbose = console.verbose
-        encoder = TransformerEncoder(path, pooling=pooling, max_length=max_length, verbose=verbose)
+        of_texts: Any = {"pooling": pooling, "max_length": max_length, "verbose": console.verbose}
+        encoder = isoadapt.TransformerEncoder(path, **of_texts)
     given = {
         "teacher": teacher,
         "teacher_layers": int(teacher_layers) if teacher_layers.isdecimal() else teacher_layers,
@@ -345,7 +340,7 @@ def fit(
         "class_names": options.read_class_names(class_names),
     }
     settings = [f"head={head}", *(settings or [])]
-    _fit.fit(name, rows, encoder, given, settings, out, overwrite, console)
+    _run("fit", name, rows, encoder, given, settings, out, overwrite, console)
 
 
 @app.command()
@@ -357,6 +352,7 @@ def transform(
         str | None, Option(help="Checkpoint that embeds the texts. Default: that of the fit.")
     ] = None,
     text: options.Text = None,
+    encoding: options.Encoding = None,
     separately: options.Separately = False,
     label: options.Label = None,
     max_length: options.MaxLength = None,
@@ -372,11 +368,8 @@ def transform(
     """
     check_exist([folder, source], [model])
     options.check_matrix_file(out, source, overwrite)
-
-    from isoadapt.cli import _transform
-
-    columns = Columns(text, label, separately)
-    _transform.transform(folder, source, columns, model, max_length, out, Console(as_json, quiet))
+    columns, console = Columns(text, label, encoding, separately), Console(as_json, quiet)
+    _run("transform", folder, source, columns, model, max_length, out, console)
 
 
 @app.command()
@@ -420,16 +413,10 @@ def export(
     check_exist([folder, model], [])
     if not overwrite and not onnx:  # a graph may be added to a folder
         check_output_folder(out, overwrite, name="--out")
-
-    from isoadapt.cli import _export
-
-    console = Console(as_json, quiet)
-    if merge:
-        if onnx or normalize or pooling != "auto":
-            raise WrongUsage("--merge cannot be combined with --onnx, --normalize or --pooling")
-        _export.merge(folder, model, out, overwrite, console)
-    else:
-        _export.export(folder, model, out, pooling, normalize, onnx, overwrite, console)
+    if merge and (onnx or normalize or pooling != "auto"):
+        raise WrongUsage("--merge cannot be combined with --onnx, --normalize or --pooling")
+    command, own = ("merge", ()) if merge else ("export", (pooling, normalize, onnx))
+    _run(command, folder, model, out, *own, overwrite, Console(as_json, quiet))
 
 
 @app.command()
@@ -438,6 +425,7 @@ def duplicates(
     model: Annotated[str, Option(help="Checkpoint, or exported folder: its repaired vectors.")],
     false_pairs: Annotated[float, Option(help="Pairs of unrelated texts to expect.")] = 1.0,
     text: options.Text = None,
+    encoding: options.Encoding = None,
     separately: options.Separately = False,
     max_length: options.MaxLength = None,
     out: Annotated[Path | None, Option(help="Output file (.tsv) of all pairs found.")] = None,
@@ -454,12 +442,8 @@ def duplicates(
     check_exist([table, out and out.parent], [model])
     if out is not None:
         options.check_file(out.expanduser(), overwrite)
-    rows = read_texts([table], Columns(text, None, separately)).rows
-
-    from isoadapt.cli import _duplicates as run
-
-    encoder = run.encoder(model, max_length, quiet)
-    run.duplicates(rows, encoder, false_pairs, out, Console(as_json, quiet))
+    rows = read_texts([table], Columns(text, None, encoding, separately)).rows
+    _run("duplicates", rows, model, max_length, false_pairs, out, Console(as_json, quiet))
 
 
 @app.command()
@@ -468,6 +452,7 @@ def search(
     query: Annotated[str, Argument(help="Text to look for.")],
     model: Annotated[str, Option(help="Checkpoint, or exported folder: its repaired vectors.")],
     text: options.Text = None,
+    encoding: options.Encoding = None,
     max_length: options.MaxLength = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -479,12 +464,8 @@ def search(
     isoadapt search texts.tsv 'the cat sat' --model my-model
     """
     check_exist([table], [model])
-    rows = read_texts([table], Columns(text)).rows
-
-    from isoadapt.cli import _duplicates as run
-
-    encoder = run.encoder(model, max_length, quiet)
-    run.search(rows, query, encoder, Console(as_json, quiet))
+    rows = read_texts([table], Columns(text, None, encoding)).rows
+    _run("search", rows, query, model, max_length, Console(as_json, quiet))
 
 
 @app.command()
@@ -505,10 +486,7 @@ def check(
     isoadapt check my-exported-model
     """
     check_exist([folder], [])
-
-    from isoadapt.cli import _export
-
-    if not _export.check(folder, trust_remote_code, Console(as_json, quiet)):
+    if not _run("check", folder, trust_remote_code, Console(as_json, quiet)):
         raise typer.Exit(1)
 
 
@@ -523,7 +501,7 @@ def _common(
     isoadapt audit my-model texts.tsv
     """
     if version:
-        typer.echo(__version__)
+        typer.echo(isoadapt.__version__)
         raise typer.Exit
 
 
@@ -541,5 +519,9 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except _EXPECTED as error:
-        typer.echo(f"isoadapt: {reason(error)}", err=True)
+        message = reason(error)
+        for option in (each.partition("=")[0] for each in sys.argv if each.startswith("--")):
+            parameter = option[2:].replace("-", "_")
+            message = re.sub(rf"^The '{re.escape(parameter)}' parameter of \w+", option, message)
+        typer.echo(f"isoadapt: {message}", err=True)
         sys.exit(2 if type(error).__name__ in _WRONG_USAGE else 1)

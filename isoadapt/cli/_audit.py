@@ -10,7 +10,7 @@ import numpy as np
 from isoadapt import TransformerEncoder
 from isoadapt.adapters._registry import METHODS
 from isoadapt.cli._options import Console
-from isoadapt.cli._sources import Rows, Texts
+from isoadapt.cli._sources import Rows
 from isoadapt.encoders import layer_report
 from isoadapt.encoders._texts import as_texts
 from isoadapt.encoders._tokenization import tokenize_blocks
@@ -20,19 +20,19 @@ from isoadapt.metrics._report_text import REFERENCES, repair, table
 
 
 def audit(
-    source: Rows, encoder: TransformerEncoder, layers: bool, full: bool, console: Console
+    source: Rows, model: str, pooling: str, length: Any, layers: bool, full: bool, console: Console
 ) -> None:
     """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
+    encoder = TransformerEncoder(model, pooling=pooling, max_length=length, verbose=console.verbose)
     if (n := len(source.rows)) < 4:  # for which the corrected IsoScore is not defined
         raise ValueError(
             f"{source.files[0]} holds {n} row(s), but at least 4 are needed: name a file with more "
             "texts or embeddings"
         )
-    of_texts = isinstance(source, Texts)
-    about, figures = _describe_texts(encoder, source.rows, layers) if of_texts else ([], {})
-    X = source.vectors(encoder)
-    report = isotropy_report(X, labels=source.labels)
-    verdict, commands = _advice(report, encoder, source) if of_texts else (report.verdict(), [])
+    about, figures = _describe_texts(encoder, source.rows, layers) if source.of_texts else ([], {})
+    report = isotropy_report(X := source.vectors(encoder), labels=source.labels)
+    advice = _advice(report, encoder, source) if source.of_texts else (report.verdict(), [])
+    verdict, commands = advice
     lines = [verdict, *commands, *about, table(report, full)]
     match = None
     with suppress(ValueError):  # too few pairs
@@ -88,6 +88,7 @@ def _advice(
     verdict, model, path = report.verdict(head), str(encoder.model), str(source.files[0])
     options = ["--separately"] * source.columns.separately
     options += ["--text", source.columns.text] if source.columns.text else []
+    options += ["--encoding", source.columns.encoding] if source.columns.encoding else []
     options += ["--max-length", str(encoder.max_length)] if encoder.max_length else []
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
     commands = [

@@ -78,7 +78,7 @@ def _check(run: Run) -> None:
             f"--encoder-saw: the encoder was trained on {run.table}, so other rows must be "
             "judged: name a table that it has not seen with --test"
         )
-    if any(run.of_pairs) and "pairs" not in run.given:
+    if any(run.of_pairs[:2]) and "pairs" not in run.given:
         raise WrongUsage("--pairs-text and --pairs-score name columns of --pairs: give it too")
     search = {"queries", "documents", "relevant"}
     if run.given.keys() & search not in (set(), {"queries"}, search):
@@ -127,8 +127,8 @@ def _search(run: Run) -> tuple[dict[str, list[Any]], dict[str, Any]]:
     """Read queries, documents, and the row numbers of the documents relevant to each query."""
     from isoadapt.datasets._relevance import load_relevance
 
-    others = (run.given.get(name) for name in ("documents", "relevant"))
-    queries, documents, relevant = load_relevance(run.given["queries"], *others)
+    rest = run.given.get("documents"), run.given.get("relevant"), run.columns.encoding
+    queries, documents, relevant = load_relevance(run.given["queries"], *rest)
     return {"queries": queries, "documents": documents}, {"relevant": relevant}
 
 

@@ -25,7 +25,7 @@ from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, warn
 from isoadapt.adapters._registry import installed_variants
 from isoadapt.cli._options import Console, check_file
-from isoadapt.cli._sources import Texts
+from isoadapt.cli._sources import Rows
 from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
@@ -67,7 +67,7 @@ class PairFigures(NamedTuple):
 
 
 def demo(
-    rows: list[Texts], model: str | None, out: Path, overwrite: bool, every: bool, console: Console
+    rows: list[Rows], model: str | None, out: Path, overwrite: bool, every: bool, console: Console
 ) -> None:
     """Fine-tune a checkpoint or use a given one, repair its vectors, and compare adapters."""
     out = out.expanduser()
@@ -124,7 +124,7 @@ def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
         check_output_folder(out / _CHECKPOINT, overwrite, name="--out")
 
 
-def _texts_of(tables: list[Texts], console: Console) -> tuple[Any, Any, Any, Any]:
+def _texts_of(tables: list[Rows], console: Console) -> tuple[Any, Any, Any, Any]:
     """Return training and evaluation texts with labels, or generate a corpus without tables."""
     if not tables:
         console.say("Texts: English sentences, labelled as acceptable (1) or not (0).")

@@ -15,12 +15,12 @@ from isoadapt.metrics import find_duplicates
 
 
 def duplicates(
-    rows: list[Any], model: TransformerEncoder, asked: float, out: Path | None, console: Console
+    rows: list[Any], model: str, length: int | None, asked: float, out: Path | None, to: Console
 ) -> None:
     """Print the most similar pairs of texts, and write all that are above the threshold."""
-    X = model.transform(rows)
+    X = _encoder(model, length, to).transform(rows)
     texts = np.array([row if isinstance(row, str) else " / ".join(row) for row in rows], object)
-    found = find_duplicates(X, false_pairs=asked, verbose=console.verbose)
+    found = find_duplicates(X, false_pairs=asked, verbose=to.verbose)
     (i, j), figures = found.pairs.T, found._asdict() | {"n_texts": len(rows)}
     columns = {"cosine": figures.pop("cosines"), "row1": i + 1, "row2": j + 1}
     table = pd.DataFrame(columns | {"text1": texts[i], "text2": texts[j]})
@@ -33,20 +33,20 @@ def duplicates(
     lines = [pair.format(**each) for each in figures["pairs"][:10]]
     lines += [said.format(len(table), *found[2:5], asked)]
     lines += [f"Texts: {len(rows)}, of which {found.n_copies} are copies of others, and left out"]
-    console.show("\n".join(lines), figures)
+    to.show("\n".join(lines), figures)
 
 
-def search(rows: list[Any], query: str, model: TransformerEncoder, console: Console) -> None:
+def search(rows: list[Any], query: str, model: str, length: int | None, to: Console) -> None:
     """Print the five texts that are nearest to a query."""
-    X = model.transform(rows)
-    cosines = cosine_similarity(model.transform([query]), X)[0]
+    encoder = _encoder(model, length, to)
+    cosines = cosine_similarity(encoder.transform([query]), encoder.transform(rows))[0]
     nearest = np.argsort(-cosines, kind="stable")[:5].tolist()
     found = [{"cosine": float(cosines[i]), "row": i + 1, "text": rows[i]} for i in nearest]
     lines = ["{cosine:.4f}  {row}: {text}".format(**each) for each in found]
-    console.show("\n".join(lines), {"query": query, "nearest": found})
+    to.show("\n".join(lines), {"query": query, "nearest": found})
 
 
-def encoder(model: str, max_length: int | None, quiet: bool) -> TransformerEncoder:
+def _encoder(model: str, max_length: int | None, console: Console) -> TransformerEncoder:
     """Return an encoder, which gives the repaired vectors of a folder that has been exported."""
-    found = TransformerEncoder(model, max_length=max_length, verbose=not quiet)
+    found = TransformerEncoder(model, max_length=max_length, verbose=console.verbose)
     return found.set_params(pooling="exported") if has_unread_export(found) else found

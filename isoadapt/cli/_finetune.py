@@ -10,9 +10,9 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt import load_checkpoint
 from isoadapt._utils.containers import as_indicator
-from isoadapt._utils.messages import aligned_table
+from isoadapt._utils.messages import aligned_table, warn
 from isoadapt.cli._options import TITLES, Console, read_settings
-from isoadapt.cli._sources import Texts
+from isoadapt.cli._sources import Rows
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._penalties import PENALTIES
 from isoadapt.metrics._points import main_figures
@@ -23,8 +23,8 @@ _TRAINING = (*_OPTIMISER, "class_weight", "random_state", "device")
 
 
 def finetune(
-    train: Texts,
-    dev: Texts | None,
+    train: Rows,
+    dev: Rows | None,
     model: str,
     max_length: int | None,
     penalty: str | None,
@@ -67,7 +67,7 @@ def _make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any
 
 
 def _evaluate(
-    folder: Path, dev: Texts, known: NDArray[Any], max_length: Any, verbose: int
+    folder: Path, dev: Rows, known: NDArray[Any], max_length: Any, verbose: int
 ) -> dict[str, float]:
     """Return the task metrics of a checkpoint and the isotropy of its head input."""
     labels = dev.labels
@@ -82,12 +82,15 @@ def _evaluate(
         right = as_indicator(labels, head.classes_) if head.multi_label_ else labels
         task = {"accuracy": accuracy_score(right, predicted)}  # of all labels of a text
         task["matthews"] = matthews_corrcoef(np.ravel(right), np.ravel(predicted))
+        if len(np.unique(predicted, axis=0)) < 2 <= len(np.unique(right, axis=0)):
+            way = "train longer (--epochs), at another rate (--lr) or with --class-weight balanced"
+            warn(f"the classifier predicts {predicted[0]} for all texts of {dev.files[0]}: {way}")
     found = main_figures(X)
     names = ("isoscore", "isoscore_corrected", "ev1", "anisotropy1")
     return task | {name: found[name] for name in names}
 
 
-def _check_dev(dev: Texts, train: Texts) -> None:
+def _check_dev(dev: Rows, train: Rows) -> None:
     """Check that a dev table has texts to tell apart, and no class that training lacks."""
     (path,), known, labels = dev.files, np.ravel(train.labels), np.ravel(dev.labels)
     if len(set(dev.rows)) < 2:

@@ -17,10 +17,10 @@ from isoadapt._utils.sklearn_private import _safe_indexing
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES
 from isoadapt.cli._options import TITLES, Console, WrongUsage, read_settings
-from isoadapt.cli._sources import Matrix, Rows, Texts
+from isoadapt.cli._sources import Rows
 from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.interop import save_adapter
-from isoadapt.metrics._points import main_figures
+from isoadapt.metrics._points import main_figures, warn_of_few_rows
 
 _FITTED, _HALVES, _FOLDS = "rows the map was fitted to", "cross-fitted halves", "held-out folds"
 _FIFTH = "a held-out fifth of the texts"
@@ -70,12 +70,13 @@ def fit(
             " name the classifier with --model, or fit without a head by --head None"
         )
     console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(rows.rows)} rows ...")
-    if isinstance(rows, Texts):
+    if rows.of_texts:
         X = model._fit(rows.rows, y, {})
         encoder, adapter = (model.pipeline_[name] for name in ("encoder", "adapter"))
     else:
         X = rows.rows
         adapter.fit(X, y)
+        warn_of_few_rows(len(X))
     judged, metrics = _judge(adapter, X, y, model)
     data = {"source": ", ".join(path.name for path in rows.files), "rows": len(X)}
     data |= {"teacher": teacher} if teacher is not None else {}
@@ -83,7 +84,7 @@ def fit(
     save_adapter(
         with_checkpoint_names(adapter, class_names),
         out,
-        base_model=encoder.model if encoder and isinstance(rows, Matrix) else encoder,
+        base_model=encoder.model if encoder and not rows.of_texts else encoder,
         data=data,
         metrics={f"{name} ({judged})": metrics[name] for name in metrics if metrics[name]},
         overwrite=overwrite,

@@ -15,8 +15,8 @@ from typer import Option
 from typer.core import TyperCommand
 
 TABLE = (
-    "Table (.tsv or .csv with a header, .jsonl, .parquet). Columns: sentence or text (or sentence1 "
-    "and sentence2) and label."
+    "Table (.tsv, .csv or .xlsx with a header, .jsonl, .parquet; - is standard input). Columns: "
+    "sentence or text (or sentence1 and sentence2) and label."
 )
 
 Table = Annotated[Path | None, Option(help=TABLE)]
@@ -49,6 +49,7 @@ ClassNames = Annotated[
     str | None, Option(metavar="LABEL=NAME,...", help="Your labels and the checkpoint's names.")
 ]
 Label = Annotated[str | None, Option(help="Column of labels. Default: label.")]
+Encoding = Annotated[str | None, Option(help="Encoding of text files. Default: UTF-8.")]
 MaxLength = Annotated[int | None, Option(help="Maximum number of tokens of a text.")]
 AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[
@@ -64,7 +65,7 @@ _CAUGHT: ContextVar[list[warnings.WarningMessage]] = ContextVar("warnings of the
 def check_exist(files: Iterable[Path | None], models: Iterable[str | None]) -> None:
     """Raise FileNotFoundError for a file, or for a model given by its path, that is absent."""
     for path in files:
-        if path is not None and not path.expanduser().exists():
+        if path not in (None, Path("-")) and not path.expanduser().exists():
             raise FileNotFoundError(f"{str(path)!r} does not exist")
     for model in models:
         is_path = model is not None and (model[:1] in ("/", ".", "~") or model.count("/") > 1)

@@ -13,6 +13,7 @@ class Columns(NamedTuple):
 
     text: str | None = None  # one, or two as A,B; None finds them by name
     label: Any = None  # one or several
+    encoding: str | None = None
     separately: bool = False  # whether the texts of two columns are embedded each alone
 
     def texts(self) -> list[str] | None:
@@ -20,33 +21,18 @@ class Columns(NamedTuple):
         return None if self.text is None else self.text.split(",")
 
 
-class Texts(NamedTuple):
-    """Texts or pairs of files, and their labels, if these are read."""
-
-    files: Sequence[Path]
-    columns: Columns
-    rows: list[Any]
-    labels: Any = None
-
-    def vectors(self, encoder: Any) -> Any:
-        """Embed the texts."""
-        return encoder.transform(self.rows)
-
-
-class Matrix(NamedTuple):
-    """Embeddings (n, d) of a file, with labels or, in their place, the vectors of a teacher."""
+class Rows(NamedTuple):
+    """Texts or pairs of files, or a matrix of embeddings (n, d), and their labels."""
 
     files: Sequence[Path]
     columns: Columns
     rows: Any
-    labels: Any = None
+    labels: Any = None  # or, for a matrix, the vectors of a teacher
+    of_texts: bool = True
 
-    def vectors(self, _: Any) -> Any:
-        """Return the embeddings, which are there already."""
-        return self.rows
-
-
-Rows = Texts | Matrix
+    def vectors(self, encoder: Any) -> Any:
+        """Embed texts; embeddings are there already."""
+        return encoder.transform(self.rows) if self.of_texts else self.rows
 
 
 def is_matrix(path: Path | str | None, model: object = None) -> bool:
@@ -55,7 +41,7 @@ def is_matrix(path: Path | str | None, model: object = None) -> bool:
     return suffix == ".npy" or (suffix == ".parquet" and model is None)
 
 
-def read_matrix(path: Path, columns: Columns, labels: Path | None = None, **options: Any) -> Matrix:
+def read_matrix(path: Path, columns: Columns, labels: Path | None = None, **options: Any) -> Rows:
     """Read embeddings, and their labels from a column or from a file of their own."""
     if columns.separately:
         raise WrongUsage(
@@ -70,10 +56,11 @@ def read_matrix(path: Path, columns: Columns, labels: Path | None = None, **opti
     from isoadapt.datasets._matrices import load_matrix
 
     options = {"features": columns.texts(), "label": columns.label or "label"} | options
-    return Matrix([path], columns, *load_matrix(path.expanduser(), labels=labels, **options))
+    X, y = load_matrix(path.expanduser(), labels=labels, **options)
+    return Rows([path], columns, X, y, of_texts=False)
 
 
-def read_texts(files: Sequence[Path], columns: Columns) -> Texts:
+def read_texts(files: Sequence[Path], columns: Columns) -> Rows:
     """Read the texts of all files, and the labels of the last one if a column is named."""
     if columns.separately and columns.label is not None:
         raise WrongUsage("--label cannot be combined with --separately: labels are of pairs")
@@ -84,7 +71,8 @@ def read_texts(files: Sequence[Path], columns: Columns) -> Texts:
     rows: list[Any] = []
     for path in files:
         plain = len(files) > 1 and table_suffix(path) == ".txt"  # without columns
-        found, y = load_table(path, text=None if plain else columns.texts(), label=columns.label)
+        names = None if plain else columns.texts()
+        found, y = load_table(path, text=names, label=columns.label, encoding=columns.encoding)
         if columns.separately and not plain:
             if isinstance(found[0], str):
                 raise WrongUsage(
@@ -93,7 +81,7 @@ def read_texts(files: Sequence[Path], columns: Columns) -> Texts:
                 )
             found = [text for column in zip(*found, strict=True) for text in column]
         rows += found
-    return Texts(files, columns, rows, y)
+    return Rows(files, columns, rows, y)
 
 
 def read_general(value: str) -> str | list[Any] | None:
@@ -104,7 +92,7 @@ def read_general(value: str) -> str | list[Any] | None:
     return read_texts([Path(value)], Columns()).rows
 
 
-def read_labelled(path: Path, columns: Columns) -> Texts:
+def read_labelled(path: Path, columns: Columns) -> Rows:
     """Read a table whose labels are needed."""
     found = read_texts([path], columns._replace(label=columns.label or "label"))
     if found.labels is None:
@@ -117,10 +105,13 @@ def read_to_audit(source: str, texts: Path | None, columns: Columns) -> Rows:
     if is_matrix(source):
         has_labels = columns.label is not None
         return read_matrix(Path(source), columns, with_labels=has_labels, mapped=True)
-    if texts is None:
+
+    from isoadapt.datasets._tables import SUFFIXES, table_suffix
+
+    if texts is None or table_suffix(Path(source)) in SUFFIXES:
         raise WrongUsage(
-            f"{source!r} is read as a checkpoint, which needs texts: isoadapt audit {source} "
-            "texts.tsv (the name of a matrix must end in .npy or .parquet)"
+            f"{source!r} is read as a checkpoint, which comes before its texts: isoadapt audit "
+            "my-model texts.tsv (the name of a matrix must end in .npy or .parquet)"
         )
     check_exist([texts], [source])
     return read_texts([texts], columns)

@@ -58,7 +58,7 @@ def _split(
     path: Path, label: str | None, features: Sequence[str] | None, with_labels: bool
 ) -> tuple[Any, NDArray[Any] | None]:
     """Return the features and the labels, or None, of a Parquet file."""
-    table = read_table(path)
+    table = read_table(path, lambda _: ([], []))  # Parquet has no separators
     own = label_columns(path, table, label)
     y = labels_of(path, table[own[0]]) if with_labels and own else None
     asked = [name for name in table if name not in own] if features is None else [*features]

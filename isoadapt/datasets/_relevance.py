@@ -1,13 +1,14 @@
 """Reading of queries, documents, and which documents are relevant to which query."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isoadapt.datasets._tables import load_table, read_table
+from isoadapt.datasets._tables import chosen_columns, load_table, read_table, texts_and_labels
 
 
 def load_relevance(
-    queries: Path, documents: Path | None = None, relevant: Path | None = None
+    queries: Path, documents: Path | None = None, relevant: Path | None = None, encoding: Any = None
 ) -> tuple[list[Any], list[Any], list[set[int]]]:
     """Read queries, documents, and the row numbers of the documents relevant to each query.
 
@@ -15,10 +16,10 @@ def load_relevance(
     it, they are in the first table and hold texts. Queries without a document are left out.
     """
     path = relevant or queries
-    pairs, _ = load_table(path, text=("query", "document"), label=None)
+    pairs, _ = load_table(path, text=("query", "document"), label=None, encoding=encoding)
     asked, found = ({text: text for text in side} for side in zip(*pairs, strict=True))
     if documents is not None:
-        asked, found = _by_id(queries), _by_id(documents)
+        asked, found = _by_id(queries, encoding), _by_id(documents, encoding)
     numbers = {name: number for number, name in enumerate(found)}
     chosen: dict[str, set[int]] = {}
     for row, (query, document) in enumerate(pairs, 1):
@@ -31,11 +32,13 @@ def load_relevance(
     return [asked[query] for query in chosen], [*found.values()], [*chosen.values()]
 
 
-def _by_id(path: Path) -> dict[str, Any]:
+def _by_id(path: Path, encoding: str | None) -> dict[str, Any]:
     """Read the texts of a table by its column id or, without one, by their row numbers from 1."""
-    has_ids = "id" in read_table(path.expanduser())
-    texts, ids = load_table(path, label="id" if has_ids else None)
-    found = dict(zip(map(str, ids if has_ids else range(1, len(texts) + 1)), texts, strict=True))
+    choose = partial(chosen_columns, path, None, None)
+    table = read_table(path.expanduser(), choose, encoding)
+    own = ["id"] if "id" in table else []
+    texts, ids = texts_and_labels(path, table, choose(table)[0], own)
+    found = dict(zip(map(str, ids if own else range(1, len(texts) + 1)), texts, strict=True))
     if len(found) < len(texts):
         raise ValueError(f"{path}: the column id holds a value twice: number the rows differently")
     return found

@@ -6,8 +6,10 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,15 @@ from numpy.typing import NDArray
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import listed, reason, shown, warn
 
-PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # suffixes of compressed files
-_SUFFIXES = (".parquet", ".tsv", ".csv", ".jsonl", ".ndjson", ".txt")
+STDIN = Path("-")  # means the standard input
+PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip", ".zst": "zstd"}
+_SEPARATORS = {".tsv": "\t", ".csv": ","}
+SUFFIXES = (".parquet", ".xlsx", *_SEPARATORS, ".jsonl", ".ndjson", ".txt")
 _PAIR, _SINGLE = ("sentence1", "sentence2"), ("sentence", "text")
 _NUMBER = re.compile(r"(?ai)[+-]?(inf(inity)?|nan|(?!0\d)(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)")
 
 Texts = list[str] | list[tuple[str, str]]
+Choice = Callable[[Iterable[str]], tuple[list[str], list[str]]]  # of columns: texts, labels
 
 
 def load_table(
@@ -32,26 +37,32 @@ def load_table(
     *,
     text: str | Sequence[str] | None = None,
     label: str | Sequence[str] | None = "label",
+    encoding: str | None = None,
 ) -> tuple[Texts, Any]:
-    """Read texts and labels from a TSV or CSV file with a header line, or a JSONL or Parquet file.
+    """Read texts and labels from a table with a header, or from lines of texts or of JSON.
 
-    Text files are in UTF-8, or in UTF-16 with a byte order mark. In a ``.tsv`` file, as in those of
-    GLUE, a quotation mark is an ordinary character, unless the file is what pandas writes with
-    quoting, of which a warning tells.
+    In a ``.tsv`` file, as in those of GLUE, a quotation mark is an ordinary character, unless the
+    file is what pandas writes with quoting, of which a warning tells. If the separator of the
+    suffix does not give the columns, another one of comma, semicolon, tab and ``|`` is taken, with
+    a warning, if it gives them and splits all rows alike.
 
     Parameters
     ----------
     path : str or path-like
         A file ``.tsv``, ``.csv``, ``.jsonl``, ``.ndjson`` (a JSON object a line) or ``.txt`` (a
         text a line), also compressed, with a second suffix ``.gz``, ``.bz2``, ``.xz``, ``.zip`` or
-        ``.zst`` (which needs zstandard); or a file or folder ``.parquet`` (which needs pyarrow).
+        ``.zst`` (which needs zstandard); a file ``.xlsx`` (its first sheet; which needs openpyxl);
+        or a file or folder ``.parquet`` (which needs pyarrow). ``"-"`` is the standard input: lines
+        of JSON, or a table if a header has the columns, or otherwise a text a line.
     text : str or pair of str, default=None
         Column of the texts, or two for pairs. None: "sentence1" and "sentence2" if there are both,
-        or "sentence", or "text", or the only column besides the labels. If no column has exactly
-        that name, the case of letters is ignored.
+        or "sentence", or "text", or the only column besides the labels and "id". If no column has
+        exactly that name, the case of letters is ignored.
     label : str, sequence of str or None, default="label"
         Column of the labels, or several columns. None: no labels are read. If the default column
         "label" does not exist, no labels are read either. Any other name must exist.
+    encoding : str, default=None
+        Encoding of a text file, such as "cp1252". None: UTF-8, or UTF-16 with a byte order mark.
 
     Returns
     -------
@@ -73,14 +84,23 @@ def load_table(
     >>> texts, labels = load_table("train.tsv")  # doctest: +SKIP
     """
     path = Path(path).expanduser()
-    if (table := read_table(path)).empty:
-        raise ValueError(f"{path} holds no rows; add at least one")
-    labels = label_columns(path, table, label)
-    pair = [name for each in _PAIR if (name := _find(table, each)) is not None]
-    single = [name for each in _SINGLE if (name := _find(table, each)) is not None][:1]
-    others = [name for name in table if name not in (*labels, _find(table, "label"))]
-    default = pair if len(pair) == 2 else single or others * (len(others) == 1)
-    return texts_and_labels(path, table, text_columns(path, table, text, default), labels)
+    choose = partial(chosen_columns, path, text, label)
+    table = read_table(path, choose, encoding)
+    return texts_and_labels(path, table, *choose(table))
+
+
+def chosen_columns(
+    path: Path, text: Any, label: Any, names: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Return the columns of texts and those of labels of a table with columns of these names."""
+    labels = label_columns(path, names, label)
+    pair = [name for each in _PAIR if (name := _find(names, each)) is not None]
+    single = [name for each in _SINGLE if (name := _find(names, each)) is not None][:1]
+    known = *labels, _find(names, "label"), _find(names, "id")
+    others = [name for name in names if name not in known]
+    # The first line of a standard input may be a text, and one with separators is no name.
+    only = others * (len(others) == 1 and path != STDIN and not re.search(r"[;\t,|]", others[0]))
+    return text_columns(path, names, text, pair if len(pair) == 2 else single or only), labels
 
 
 def table_suffix(path: Path) -> str:
@@ -89,59 +109,99 @@ def table_suffix(path: Path) -> str:
     return Path(path.stem).suffix.lower() if suffix in PACKED else suffix
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Read strings, or the values of JSON or Parquet, indexed by the numbers of rows from 1."""
+def read_table(path: Path, choose: Choice, encoding: str | None = None) -> pd.DataFrame:
+    """Read strings, or the values of JSON, Excel or Parquet, indexed by row numbers from 1."""
     suffix = table_suffix(path)
-    if suffix not in _SUFFIXES:
+    if suffix not in SUFFIXES and path != STDIN:
         raise ValueError(
-            f"path={str(path)!r} ends in none of {', '.join(_SUFFIXES)}, all but the first also "
-            f"followed by {', '.join(PACKED)}"
+            f"path={str(path)!r} ends in none of {', '.join(SUFFIXES)}, all but the first two "
+            f"also followed by {', '.join(PACKED)}"
         )
     try:
         if suffix == ".parquet":
             import_optional("pyarrow", feature="Reading Parquet", extra="data")
             table = pd.read_parquet(path).reset_index(drop=True).rename(columns=str)
+        elif suffix == ".xlsx":
+            import_optional("openpyxl", feature="Excel, unless saved as CSV,", extra="excel")
+            rows = pd.read_excel(path, header=None, dtype=object, na_filter=False)
+            table = _headed(rows.replace("", None))
         else:
-            table = _parsed(path, suffix)
+            table = _parsed(path, suffix, choose, encoding)
     except (ImportError, FileNotFoundError, PermissionError):
         raise
+    except pd.errors.EmptyDataError:
+        table = pd.DataFrame()
     except Exception as error:  # each format and compression has errors of its own
         raise ValueError(f"{path} cannot be read: {reason(error)}") from error
     table.index += 1
-    if suffix in (".tsv", ".csv"):
-        table = table.set_axis([*table.iloc[0].fillna("").str.strip()], axis=1)[1:]
-        if table.shape[1] == 1 and (other := re.search(r"[;\t,|]", table.columns[0])):
-            raise ValueError(
-                f"{path} has the separator {other[0]!r}: use commas in .csv, and tabs in .tsv"
-            )
-    return table if suffix == ".parquet" else table.dropna(how="all")
+    table = table if suffix == ".parquet" else table.dropna(how="all")
+    if table.empty:
+        raise ValueError(f"{path} holds no rows; add at least one")
+    return table
 
 
-def _parsed(path: Path, suffix: str) -> pd.DataFrame:
-    """Decompress and parse a text file by pandas; a header is a row, a blank line a missing row."""
-    with path.open("rb") as file:
-        marked = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    column = _fields(path, "\x1f", encoding="utf-16" if marked else "utf-8-sig")
+def _headed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Take the first row as the names of the columns."""
+    names = [str(name).strip() for name in rows.iloc[0].fillna("")]
+    _check_characters("the header", " ".join(names))
+    return rows.set_axis(names, axis=1)[1:]
+
+
+def _parsed(path: Path, suffix: str, choose: Choice, encoding: str | None) -> pd.DataFrame:
+    """Decompress, decode and parse a text file by pandas; a blank line is a missing row."""
+    data = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+    marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding = encoding or ("utf-16" if marked else "utf-8")
+    packed = PACKED.get(path.suffix.lower())
+    column = _fields(io.BytesIO(data), "\x1f", encoding=encoding, compression=packed)
     if column.shape[1] > 1:
         raise ValueError("a line holds the control character U+001F: remove it")
-    text = "\n".join(column[0].fillna(""))
+    text = "\n".join(column[0].fillna("")).removeprefix("\ufeff")
     text = text if "\n" in text else text.replace("\r", "\n")
-    if suffix == ".csv":
-        return _quoted(text, ",")
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    if suffix == ".tsv":
-        return _tabs(path, text, lines)
-    rows = [{"text": line} if line.strip() else {} for line in lines]
+    if path == STDIN:
+        suffix = ".jsonl" if text.startswith("{") else ".tsv"
+    if suffix in _SEPARATORS:
+        return _split(path, suffix, text, choose)
+    rows = [{"text": line} if line.strip() else {} for line in _lines(text)]
     return pd.DataFrame(rows if suffix == ".txt" else _objects(rows), dtype=object)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def _split(path: Path, suffix: str, text: str, choose: Choice) -> pd.DataFrame:
+    """Split rows by the separator of the suffix, or else by one that gives the chosen columns."""
+    own, problem, table = _SEPARATORS[suffix], None, pd.DataFrame()
+    try:
+        table = _headed(_tabs(path, text) if own == "\t" else _quoted(text, own))
+    except ValueError as error:  # a row is longer than the header
+        problem = error
+    with suppress(ValueError):
+        choose(table)
+        return table
+    for other in ",;\t|".replace(own, ""):
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=other)
+        with suppress(ValueError, csv.Error):
+            choose(names := [name.strip() for name in next(rows)])
+            if all(len(row) == len(names) for row in rows if row):
+                warn(f"{path}: fields are separated by {other!r}, not by {own!r}")
+                return _headed(_quoted(text, other))
+            problem = ValueError(f"its separator {other!r} does not split all rows alike")
+    if path == STDIN:
+        warn("the standard input has no header with the columns: each line is read as a text")
+        return pd.DataFrame({"text": [line if line.strip() else None for line in _lines(text)]})
+    if problem is not None:
+        raise problem
+    return table
 
 
 def _fields(source: Any, separator: str, quoted: bool = False, **options: Any) -> pd.DataFrame:
     """Read fields as strings, empty ones as missing."""
     options |= {"keep_default_na": False, "na_values": [""], "encoding_errors": "surrogateescape"}
+    options |= {"header": None, "dtype": object, "skip_blank_lines": False}
     options |= {} if quoted else {"quoting": csv.QUOTE_NONE, "lineterminator": "\n"}
-    return pd.read_csv(
-        source, sep=separator, header=None, dtype=object, skip_blank_lines=False, **options
-    )
+    return pd.read_csv(source, sep=separator, **options)
 
 
 def _quoted(text: str, separator: str) -> pd.DataFrame:
@@ -150,9 +210,9 @@ def _quoted(text: str, separator: str) -> pd.DataFrame:
     return _fields(kept, separator, quoted=True).replace("\x1f", "\r", regex=True)
 
 
-def _tabs(path: Path, text: str, lines: list[str]) -> pd.DataFrame:
+def _tabs(path: Path, text: str) -> pd.DataFrame:
     """Read TSV, with quoting if it is what pandas then writes."""
-    plain = "\n".join(lines)
+    plain = "\n".join(lines := _lines(text))
     with suppress(ValueError):
         table = _quoted(text, "\t")
         written = table.to_csv(sep="\t", header=False, index=False, lineterminator="\n")
@@ -196,10 +256,10 @@ def text_columns(where: object, names: Iterable[str], text: Any, default: list[s
     chosen = [text] if isinstance(text, str) else list(text or default)
     found = [each for name in chosen if (each := _find(names, name)) is not None]
     if len(found) != len(chosen) or len(chosen) not in (1, 2):
+        problem = f"{listed(chosen)} is not" if text else "it is unclear what is"
         raise ValueError(
-            f"text={', '.join(chosen) or None} is not one column of texts of {where}, or two for "
-            f"pairs; it has {listed([*names])}: pass text= (on the command line --text or, for "
-            "--pairs, --pairs-text)"
+            f"{problem} one column of texts, or two for pairs, of {where}, which has "
+            f"{listed([*names])}: name them by --text (text= in Python, --pairs-text for --pairs)"
         )
     return found
 
@@ -227,10 +287,20 @@ def _cells(where: object, column: pd.Series, blank: bool = True) -> dict[str, An
                 f"{place} holds {shown(cell)}, neither a text nor a number: convert it; several "
                 "labels a row need a column of 0 and 1 for each, as MultiLabelBinarizer makes them"
             )
-        if re.search("[\ud800-\udfff]", str(cell)):
-            raise ValueError(f"{place} is not in UTF-8, but perhaps in Latin-1: convert the file")
+        _check_characters(place, str(cell))
         cells[place] = cell
     return cells
+
+
+def _check_characters(place: str, text: str) -> None:
+    """Raise ValueError for a byte that is not decoded, or half of a pair of surrogates."""
+    if found := re.search("[\ud800-\udfff]", text):
+        code = ord(found[0])
+        what = f"byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"half U+{code:04X}"
+        raise ValueError(
+            f"{place} holds the {what}, which is not UTF-8: name the encoding of a text file, as "
+            "by --encoding cp1252 (encoding='cp1252' in Python) for one of Windows"
+        )
 
 
 def labels_of(where: object, column: pd.Series) -> NDArray[Any]:

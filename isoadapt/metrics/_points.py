@@ -27,6 +27,7 @@ from isoadapt.geometry._chunks import (
 from isoadapt.geometry._groups import GroupSums
 from isoadapt.geometry._spread import LARGEST, SMALLEST
 
+FEWEST = 50  # different rows for a repair that suits other rows, and for a verdict
 IF_FEW = "plain IsoScore and effective rank are too low; use the bias-corrected score or more rows"
 _SHARE, _UNITS = 0.05, 10  # one unit with more than 5 %, or ten times its part, dominates
 
@@ -239,6 +240,13 @@ def warn_of_few_units(found: Reading) -> None:
         if found.n_units > different:
             advice = "equal ones count as draws by chance; if they are copies, pass groups= of them"
         warn(f"{units} is less than {least} = 3 × n_features: {advice}")
+
+
+def warn_of_few_rows(n: int) -> None:
+    """Warn if there are too few rows to fit an adapter to."""
+    if n < FEWEST:
+        least = f"fit it to {FEWEST} or more, like those that it will be used for"
+        warn(f"an adapter that is fitted to {n} rows may harm others: {least}")
 
 
 def warn_of_dominance(found: Reading) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from isoadapt._utils.messages import aligned_table, html_paragraphs, html_table, listed
+from isoadapt.metrics._points import FEWEST
 
 SHOWN = 8  # labels that are listed by name, and dimensions by number
 
@@ -13,9 +14,6 @@ SHOWN = 8  # labels that are listed by name, and dimensions by number
 # raised similarity in all cases that were measured above COLLAPSED, and in 48 of 70 below it.
 COLLAPSED, PARTLY = 0.5, 0.15
 SPREAD = 0.4  # corrected IsoScore; encoders trained for similarity have at most 0.33
-# With so many rows, nine in ten random samples of most measured matrices, and of all collapsed
-# ones, are judged as all rows are; isotropic and healthy count as one.
-_FEWEST = {True: 30, False: 100}  # for vectors that are collapsed, and for others
 
 
 # The 1,043 sentences of CoLA's dev set, at most 128 tokens each, in float32: embedded by
@@ -65,7 +63,7 @@ def state(report: Any) -> str:
     """Return "few", "collapsed", "partly", "isotropic" or "healthy"."""
     n, d = report.n_different, report.n_features
     excess = (report.ev1 * d - 1) / (d - 1)
-    if n < _FEWEST[excess >= COLLAPSED]:
+    if n < FEWEST:
         return "few"
     if excess >= PARTLY:
         return "collapsed" if excess >= COLLAPSED else "partly"
@@ -89,8 +87,7 @@ def verdict(report: Any, head: bool | None) -> str:
         False: "Whitening",
         None: "Whitening, or LogitPreservingWhitening if a linear classifier reads them",
     }
-    needed = f"{_FEWEST[True]} to {_FEWEST[False]}"
-    few = f"{report.n_different} different ones, while a verdict needs {needed}"
+    few = f"{report.n_different} different ones, while a verdict needs {FEWEST}"
     isotropic = f"{share}; the corrected IsoScore is {report.isoscore_corrected:.2g}"
     found, step = {
         "few": (f"Too few rows to tell: {few}", "measure more rows"),

@@ -1,5 +1,6 @@
 """Every command follows the same conventions: help, streams, --json, --quiet, exit status."""
 
+import io
 import json
 import math
 import re
@@ -109,6 +110,19 @@ def test_a_closed_standard_output_is_an_error(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     with pytest.raises(SystemExit, match="standard output is closed"):
         cli.main()
+
+
+def test_tables_come_from_the_standard_input_and_in_other_encodings(files, monkeypatch):
+    content = (files / "texts.tsv").read_bytes()
+    expected = succeed("audit", "my-model", "texts.tsv").stdout.replace(" --on texts.tsv", "")
+    (files / "utf-16.csv").write_text(content.decode().replace("\t", ","), "utf-16-le")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    for name, option in (("-", ""), ("utf-16.csv", " --encoding utf-16-le")):
+        found = succeed("audit", "my-model", name, *option.split()).stdout
+        assert (
+            found.replace(f" --on {name}", "").replace(f"my-adapter{option}", "my-adapter")
+            == expected
+        )
 
 
 VALUES = {"0.25": 0.25, "1e-1": 0.1, "1": 1, "oas": "oas", '"oas"': "oas", "'oas'": "oas"}

@@ -75,7 +75,7 @@ def test_own_labels_a_new_head_and_notes(files):
     save_model(files / "model", id2label={0: "so-so", 1: "bad", 2: "good"})
     labels = np.array(["middling", "awful", "fine"])
     write_table("t.tsv", TEXTS, labels[np.arange(90) % 3])
-    line = ["compare", "t.tsv", "--model", "model", "--adapters", NAMES[0]]
+    line = ["compare", "t.tsv", "--model=model", "--adapters", NAMES[0], "--encoding", "utf-8"]
     refuse("y holds .*--class-names awful=…", *line)
     names = ["--class-names", "awful=bad,fine=good,middling=so-so"]
     options = ["--out", "out", "--html", "report.html", "--json"]
@@ -92,7 +92,7 @@ def test_own_labels_a_new_head_and_notes(files):
     base = shown["rows"][0]
     assert base["score"] == pytest.approx(np.mean(predicted == labels[np.arange(90) % 3]))
     assert "the checkpoint's" not in shown["protocol"]
-    refuse("'head' parameter of IsotropyLayer", *line, "--head", "logit", status=2)
+    refuse("--head must be a str", *line, "--head", "logit", status=2)
     new = succeed(*line, "--head", "logistic", "--quiet").stdout.replace("\n  ", " ")
     assert "The head is a new one, fitted to the training rows, not the checkpoint's." in new
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
-from isoadapt import load_checkpoint
+from isoadapt import LinearHead, load_checkpoint
 from isoadapt.cli import _finetune
 from isoadapt.cli._finetune import _make_options
 from isoadapt.finetune._penalties import PENALTIES
@@ -33,7 +33,7 @@ def calls(files, monkeypatch):
 
 class TestOptions:
     def test_the_options_reach_the_function(self, calls):
-        settings = "--set lam=-1 --set zeta=.2 --set epochs=4 --set lr=1e-3 --where 1,2"
+        settings = "--set lam=-1 --set zeta=.2 --epochs 4 --set lr=1e-3 --where 1,2"
         completed = succeed(*LINE, "--penalty", "istar", *settings.split(), "--max-length", 7)
         assert completed.stdout == "Checkpoint: isoadapt-finetuned\n"
         [(model, texts, labels, out, options)] = calls
@@ -43,13 +43,14 @@ class TestOptions:
         assert (type(loss), loss.zeta, loss.form) == (IsoScoreLoss, 0.2, "linear")
         own = {"epochs": 4, "lr": 1e-3, "lam": -1, "where": (1, 2)}
         assert options == own | {"max_length": 7, "overwrite": False, "verbose": 1}
-        succeed(*LINE, "--quiet", "--overwrite", "--out", "b")
+        own = "--batch-size 8 --lr 1e-3 --out b"
+        succeed(*LINE, "--quiet", "--overwrite", *own.split())
         *_, out, options = calls[1]
-        own = {"max_length": 128, "overwrite": True, "verbose": 0}
+        own = {"batch_size": 8, "lr": 1e-3, "max_length": 128, "overwrite": True, "verbose": 0}
         assert (str(out), options) == ("b", own)
         write_table("odd.tsv", texts, labels, ("question", "answer", "topic"))
         train = [*LINE[:-1], "odd.tsv", "--label", "topic"]
-        refuse("pass text= ", *train)
+        refuse("name them by --text ", *train)
         succeed(*train, "--text", "question,answer")
         assert calls[2][1] == list(zip(texts, texts[::-1], strict=True))
         assert calls[2][2].tolist() == labels.tolist()
@@ -96,6 +97,18 @@ class TestDev:
         figures = dict(re.findall(r"^ *(\S+) +(-?[\d.e-]+)$", completed.stdout, re.M))
         assert figures.items() >= {name: f"{value:.4g}" for name, value in expected.items()}.items()
         assert "On the 90 texts of dev-names.tsv:" in completed.stdout
+
+    def test_a_classifier_that_predicts_one_class_is_told(self, calls, monkeypatch):
+        encoder, head = load_checkpoint("my-model")
+        centred = -head.coef_ @ encoder.transform(texts_and_labels("dev.tsv")[0]).mean(axis=0)
+        for bias, told in (([0, 9, 0], True), (centred, False)):
+            one = LinearHead(head.coef_ * (not told), bias, classes=[0, 1, 2])
+            monkeypatch.setattr(
+                _finetune, "load_checkpoint", lambda *_, one=one, **__: (encoder, one)
+            )
+            completed = succeed(*LINE, "--dev", "dev.tsv")
+            note = "Note: the classifier predicts 1 for all texts of dev.tsv: train longer"
+            assert (note in completed.stderr) == told
 
     def test_several_labels_are_evaluated_together(self, files):
         texts, labels = texts_and_labels("dev.tsv")

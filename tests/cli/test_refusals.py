@@ -13,6 +13,7 @@ CONTENTS = {
     "bad/config.json": "[]",
     "bare.tsv": "sentence\na cat\na dog\n",
     "empty.txt": "\n \n",
+    "latin.txt": "caf\xe9\n",
     "names.tsv": "sentence\tlabel\na\tno\nb\tyes\n",
     "one.tsv": "sentence\tlabel\nthe cat sat\t0\nthe cat sat\t1\n",
     "pairs.tsv": "sentence1\tsentence2\tlabel\nthe cat\ta dog\t1\na dog\ta cat\t0\n",
@@ -28,7 +29,7 @@ def odd_files(place, tmp_path_factory):
             (folder / path.name).symlink_to(path)
     (folder / "bad").mkdir()
     for name, content in CONTENTS.items():
-        (folder / name).write_text(content)
+        (folder / name).write_text(content, "latin-1")
     for name in ("folder.npy", "report.html"):
         (folder / name / "kept").mkdir(parents=True)
     for name, matrix in {"one": X[:1], "constant": np.ones((9, 5)), "cut": X}.items():
@@ -43,7 +44,8 @@ FIT = "fit --out a --model my-model "
 TEACHER = "fit teacher-readout --out a --model my-model --teacher my-base --on "
 TRAIN = "finetune --model my-model --train train.tsv --out a/b/c "
 WRONG_USAGE = [
-    ("needs texts", "audit my-model"),
+    ("comes before its texts: isoadapt audit my-model texts.tsv", "audit my-model"),
+    ("'texts.tsv' is read as a checkpoint, which comes before", "audit texts.tsv my-model"),
     ("--label", "audit X.npy --label kind"),
     ("--layers", "audit X.npy --layers"),
     ("two columns", "audit my-model texts.tsv --separately"),
@@ -76,18 +78,23 @@ WRONG_USAGE = [
     ("{0: -1} must be .* 0, 1, 2", TRAIN + "--class-weight '{0: -1}'"),
     ("--train and --dev", "demo --train absent.tsv"),
     ("did you mean", TRAIN + "--penalty ista"),
-    ("'false_pairs'", "duplicates texts.tsv --model my-model --false-pairs 0"),
+    ("isoadapt: --teacher-layers must be .*'x'", TEACHER + "texts.tsv --teacher-layers=x"),
+    ("isoadapt: --epochs must be ", TRAIN + "--epochs 0.5"),
+    ("'random_state' parameter", TRAIN + "--set random_state=-1"),
+    ("isoadapt: --false-pairs must", "duplicates texts.tsv --model my-model --false-pairs 0"),
     ("--merge", "export narrow --out m --merge --normalize"),
 ]
 FAILURES = [
     (r"X\[2\] is a str", TEACHER + "pairs.tsv texts.tsv"),
     ("absent", "audit absent texts.tsv"),
+    ("byte 0xE9.*--encoding", "audit my-model latin.txt"),
+    ("latin.txt cannot be read.*cp-0", "audit my-model latin.txt --encoding cp-0"),
     ("at least 4", "audit one.npy"),
     ("cut.npy", "audit cut.npy"),
     ("vary|constant|variance", "audit constant.npy"),
     ("no column 'label'", "compare bare.tsv --model my-model"),
     ("pairs.tsv.*--pairs-text", COMPARE + "--pairs pairs.tsv --pairs-text left,right"),
-    ("query, document is not", COMPARE + "--queries pairs.tsv"),
+    ("'query', 'document' is not", COMPARE + "--queries pairs.tsv"),
     ("absent", "compare absent.tsv --model my-model --html new/report.html"),
     ("names.tsv has the label 'no'", TRAIN + "--dev names.tsv"),
     ("bare.tsv has no column 'label'.*--label", TRAIN + "--dev bare.tsv"),
@@ -95,7 +102,7 @@ FAILURES = [
     ("--out='my-model' exists", TRAIN + "--out my-model"),
     ("'f9'", "fit whitening --out a --on X.parquet --label f9"),
     ("not empty", "fit whitening --out my-adapter --on X.npy"),
-    ("empty.txt cannot be read", TEACHER + "texts.tsv empty.txt"),
+    ("empty.txt holds no rows", TEACHER + "texts.tsv empty.txt"),
     ("config.json", "audit bad texts.tsv"),
     ("adapter.skops is missing, a link or a folder", "transform . X.npy out.npy"),
     ("'absent' is not a folder", "transform narrow X.npy absent/out.npy"),

@@ -74,7 +74,7 @@ def test_labels_are_integers_or_floats_or_names(rows):
     ("columns", "names", "options", "message"),
     [
         (PAIRS | {"third": ["e", "f"]}, None, {}, "text="),
-        (PAIRS, None, {"text": "sentence"}, "text=sentence is not.*'sentence1', 'sentence2'"),
+        (PAIRS, None, {"text": "sentence"}, "'sentence' is not.*'sentence1', 'sentence2'"),
         (PAIRS | {"label": [-1, -1]}, None, {}, "in 2 of 2 rows"),
         (PAIRS | {"label": [-1, 1]}, ["no", "yes"], {}, "in 1 of 2 rows"),
         (PAIRS | {"label": [None, None]}, None, {}, "row 0: column 'label' is empty"),

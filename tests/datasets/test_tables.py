@@ -8,6 +8,8 @@ import io
 import itertools
 import json
 import lzma
+import sys
+import warnings
 import zipfile
 
 import numpy as np
@@ -95,29 +97,39 @@ SEMICOLONS = 'sentence;label\n"a, b";1\n'
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        ("a.txt", "\n \n", {}, "a.txt cannot be read.*No columns"),
+        ("a.txt", "\n \n", {}, "a.txt holds no rows"),
+        ("a.csv", "", {}, "a.csv holds no rows"),
         ("a.jsonl", " \n", {}, "holds no rows"),
         ("a.tsv", labelled(), {}, "holds no rows"),
         ("a.tsv", labelled("a\t1", "b"), {}, "row 3: column 'label' is empty"),
         ("a.csv", "sentence,label\na,1\nc,1,2\n", {}, "a.csv cannot be read: .*line 3, saw 3"),
         ("a.csv", 'sentence,label\n"a,1\n', {}, "a.csv cannot be read: .*starting at row 1"),
-        ("a.tsv", b"sentence\tlabel\na\t1\n\xe9t\xe9\t0\n", {}, "row 3: .*not in UTF-8"),
+        (
+            "a.tsv",
+            b"sentence\tlabel\na\t1\n\xe9t\xe9\t0\n",
+            {},
+            "row 3: .*byte 0xE9.*--encoding cp1252",
+        ),
+        ("a.csv", "caté,label\nb,1\n".encode("cp1252"), {}, "header holds the byte 0xE9"),
+        ("a.jsonl", '{"text": "\\ud83d"}', {}, "half U.D83D"),
+        ("a.tsv", "text\nb\n", {"encoding": "cp-0"}, "unknown encoding: cp-0"),
         ("a.tsv", with_labels("1", " "), {}, "row 3: column 'label' is empty"),
         ("a.tsv", with_labels("1", "nan"), {}, "row 3: column 'label' is not finite"),
-        ("a.tsv", "x\ty\tlabel\na\tb\t1\n", {}, "text=None.*'x', 'y'"),
-        ("a.tsv", "x\tx\na\tb\n", {"text": "x"}, "text=x is not.*'x', 'x'"),
+        ("a.tsv", "x\ty\tlabel\na\tb\t1\n", {}, "unclear what is.*'x', 'y'.*--text"),
+        ("a.tsv", "x\tx\na\tb\n", {"text": "x"}, "'x' is not one.*'x', 'x'"),
         ("a.csv", "text,label,label\na,b,1\n", {}, "label='label' is not one column"),
         ("a.txt", "a\x1fb\nc\n", {}, "control character"),
         ("a.tsv", labelled("a\t1"), {"label": ["label", "kind"]}, "label='kind' is not one"),
         ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "row 4: column 'sentence' is empty"),
-        ("a.csv", SEMICOLONS, {}, "separator ';'"),
+        ("a.csv", f"{SEMICOLONS}c\n", {}, "separator ';' does not split all rows"),
+        ("a.csv", "x;y;label\na;b;1\n", {}, "unclear what is.*'x;y;label'"),
         ("a.csv.gz", TRUNCATED, {}, "cannot be read"),
         ("a.jsonl", '{"sentence": "a"}\n\n{"sentence"\n', {}, "row 3 is not a JSON object"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}', {}, "row 2: column 'label'"),
         ("a.jsonl", KINDS, {}, "strings and numbers"),
         ("a.jsonl", '{"text": "a", "label": ["x"]}', {}, "row 1: .*'x'.*a column of 0 and 1"),
         ("a.parquet", b"no parquet", {}, "a.parquet.*not a parquet file"),
-        ("a.parquet", {"text": [b"cat", b"caf\xe9"]}, {}, "row 2: column 'text' .*not in UTF-8"),
+        ("a.parquet", {"text": [b"cat", b"caf\xe9"]}, {}, "row 2: column 'text' .*not UTF-8"),
         ("a.parquet", {"text": ["cat", None]}, {}, "row 2: column 'text' is empty"),
         ("a.parquet", {"text": [["a"], ["b"]]}, {}, "column 'text' holds "),
     ],
@@ -196,6 +208,71 @@ def test_a_tsv_file_is_read_with_quoting_if_pandas_wrote_it(tmp_path):
     for texts in (['"All."', "b"], ['5" "disk"', '"a" b'], ['"a ""b""', "c"]):
         path = write(tmp_path, "a.tsv", labelled(*(f"{text}\t1" for text in texts)))
         assert load_table(path)[0] == texts  # as in GLUE
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("a.csv", SEMICOLONS, {}),
+        ("a.csv", "sentence;label\na, b;1\n", {}),  # a row longer than the header by commas
+        ("a.csv", "sentence\tlabel\na, b\t1\n", {}),
+        ("a.csv", "n|review|stars\n|a, b|1\n\n", {"text": "review", "label": "stars"}),
+        ("a.csv", "review;label\na, b;1\n", {}),
+        ("a.tsv", 'label,text\n1,"a, b"\n', {}),
+    ],
+)
+def test_another_separator_is_taken_if_it_gives_the_columns(name, content, options, tmp_path):
+    with pytest.warns(UserWarning, match=f"{name}: fields are separated by "):
+        texts, labels = load_table(write(tmp_path, name, content), **options)
+    assert (texts, labels.tolist()) == (["a, b"], [1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_separator_of_the_suffix_comes_first(tmp_path):
+    for content, options in (("text\na;x\nb;x\n", {}), ("a;b\na;x\nb;x\n", {"text": "a;b"})):
+        assert load_table(write(tmp_path, "a.csv", content), **options)[0] == ["a;x", "b;x"]
+
+
+def test_encodings(tmp_path):
+    written = labelled("café\t1", "b\t0")
+    for content, encoding in ((written.encode("cp1252"), "cp1252"), (written.encode(), "utf-8")):
+        for name, pack in (("a.tsv", bytes), ("a.tsv.gz", gzip.compress)):
+            path = write(tmp_path, name, pack(content))
+            assert load_table(path, encoding=encoding)[0] == ["café", "b"]
+
+
+def test_excel(tmp_path, monkeypatch):
+    pytest.importorskip("openpyxl")
+    rows = [("NA", 1), (None, None), (3, 0), ("a\nb", 1)]
+    path = tmp_path / "a.xlsx"
+    pd.DataFrame(rows, columns=[" Text", "label"]).to_excel(path, index=False)
+    texts, labels = load_table(path)
+    assert (texts, labels.tolist()) == (["NA", "3", "a\nb"], [1, 0, 1])
+    pd.DataFrame([("a", 1), (None, 0)], columns=["text", "label"]).to_excel(path, index=False)
+    with pytest.raises(ValueError, match="row 3: column 'text' is empty"):
+        load_table(path)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(ImportError, match=r"unless saved as CSV.*isoadapt\[excel\]"):
+        load_table(path)
+
+
+def test_the_standard_input(monkeypatch):
+    line = "each line is read as a text"
+    for content, texts, labels, note in (
+        (labelled("a\t1", "b\t0"), ["a", "b"], [1, 0], None),
+        ("label,text\n1,a\n", ["a"], [1], "separated by ','"),
+        ('{"text": "a", "label": 1}\n', ["a"], [1], None),
+        ("Text\na\n", ["a"], None, None),
+        ("One, two.\n\nThree.\n", ["One, two.", "Three."], None, line),
+    ):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        with (
+            pytest.warns(UserWarning, match=note)
+            if note
+            else warnings.catch_warnings(action="error")
+        ):
+            found, values = load_table("-")
+        assert (found, None if values is None else values.tolist()) == (texts, labels)
 
 
 def test_a_folder_of_parquet_files_is_a_table(tmp_path):
