@@ -36,8 +36,17 @@ SHOWN = (RAW, MEAN, WHITENED, OWN, ALIGNED, BASE)
 WHOLE = "clinc150-minilm", "cola-minilm"  # shown with all figures
 COLA = CHECKPOINTS["cola-minilm"]
 OTHER = "cola-minilm, teacher paraphrase-l3"
-CASES = {**CHECKPOINTS, OTHER: COLA._replace(teacher="paraphrase-l3")}
-ROWS_OF = {WHOLE[0]: (*SHOWN[:4], POOLED, ALIGNED, ONE_VECTOR, BASE), OTHER: (ALIGNED,)}
+SEEDS = [Checkpoint(f"{WHOLE[0]}-seed{seed}", "clinc150", seed=seed) for seed in (1, 2)]
+CASES = {
+    **CHECKPOINTS,
+    OTHER: COLA._replace(teacher="paraphrase-l3"),
+    **{one.name: one for one in SEEDS},
+}
+ROWS_OF = {
+    WHOLE[0]: (*SHOWN[:4], POOLED, ALIGNED, ONE_VECTOR, BASE),
+    OTHER: (ALIGNED,),
+    **{one.name: (RAW, ALIGNED) for one in SEEDS},
+}
 
 Embed = Callable[[Sequence[Any]], Floats]
 
@@ -123,7 +132,7 @@ TOGETHER = (STSB, SEARCH, OUTLIERS, CLASSES)  # the figures of each cell of the 
 
 
 def text(frame: pd.DataFrame) -> str:
-    """Return the tables of two classifiers and of all others, the seeds, and how exact they are."""
+    """Return the tables of two classifiers and of all others, and how exact they are."""
     whole = frame.set_index([*KEY])
     pairs = pd.DataFrame([*whole["figures"]], whole.index)
     values, errors = (pairs.map(lambda pair, i=i: pair[i], na_action="ignore") for i in (0, 1))
@@ -137,7 +146,9 @@ def text(frame: pd.DataFrame) -> str:
             one = one.drop(columns=LOGISTIC)  # two classes
         tables.append(frame_table(one.rename_axis(case)))
     together = shown[[*TOGETHER]].agg(" · ".join, axis=1).unstack("vectors")
-    others = together.reindex([each for each in CHECKPOINTS if each not in WHOLE], columns=[*SHOWN])
+    others = together.reindex(
+        [case for case in CASES if case not in (*WHOLE, OTHER)], columns=[*SHOWN]
+    )
     others.index.name = f"other classifiers: {' · '.join(TOGETHER)}"
     certainty = (
         f"Largest standard error, without hubness: {errors.drop(columns=HUBNESS).max().max():.3f}. "

@@ -30,7 +30,7 @@ VECTORS = {
 
 def cells() -> Cells:
     """Yield the shares of each kind of vectors of each classifier."""
-    for name in ("cola-minilm", "mrpc-minilm", "sst2-minilm", "cola-l3"):
+    for name in ("cola-minilm", "mrpc-minilm", "cola-l3"):
         for vectors in VECTORS:
             yield (name, vectors), partial(measure, name, vectors)
 
