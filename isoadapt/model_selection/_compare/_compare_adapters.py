@@ -24,7 +24,7 @@ from isoadapt.model_selection._compare._measure import Measurement, Measurements
 from isoadapt.model_selection._compare._methods import ADAPTER, ComparedMethod, make_methods
 from isoadapt.model_selection._compare._plan import Split, make_plan
 from isoadapt.model_selection._compare._table import make_rows
-from isoadapt.model_selection._compare._uses import Use
+from isoadapt.model_selection._compare._uses import Outliers, Use
 from isoadapt.model_selection._result_cache import (
     ResultCache,
     check_seed,
@@ -188,7 +188,9 @@ def compare_adapters(
         check_seed(cache, random_state)
     given = {"groups": groups, "groups_test": groups_test, "uses": uses, "teacher": teacher}
     data, n_fit = make_data(X, y, X_test, y_test, head=head, **given)
-    methods = make_methods(adapters, head, data.task, teacher is not None)
+    softmax = data.task == "classify" and data.y.ndim == 1
+    softmax &= any(isinstance(use, Outliers) for use in data.uses)
+    methods = make_methods(adapters, head, data.task, teacher is not None, softmax)
     plan = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=_seed(random_state))
     measured, notes = _run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=cache)
     done = [method for method in methods if method.name in measured]

@@ -206,9 +206,8 @@ class Comparison:
 
     def _legend(self) -> str:
         """Say which rows are not adapters."""
-        rows = self._rows_of(None)
         meaning = {SECOND_PASS: f"{SECOND_PASS} (the teacher's own vectors)"}
-        names = [row["adapter"] for row in rows if row["kind"] == CONTROL]
+        names = dict.fromkeys(row["adapter"] for row in self.rows if row["kind"] == CONTROL)
         listed = ", ".join(meaning.get(name, name) for name in names) or "none"
         return f"Controls, beyond which an adapter must gain to be credited: {listed}."
 
