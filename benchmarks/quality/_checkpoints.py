@@ -14,7 +14,7 @@ import torch
 
 from benchmarks._data import Floats, read_table, shared_folder
 from benchmarks._places import ROOT
-from benchmarks.quality import _phenomena
+from benchmarks.quality import _intents, _phenomena
 from benchmarks.quality._encoders import built, encoder_folder, molecules
 from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder
 
@@ -24,7 +24,16 @@ HEAD_INPUT = "head_input"
 MAX_LENGTH = 256  # tokens of a text whose vector is computed
 EPOCHS = 20
 LIGHT_EPOCHS = 3  # of a light fine-tuning, which trains the last third of the layers and the head
-N_TRAINING = {"sst2_sentence": 600, MANY: 500, MOLECULES: 600}  # rows that are fine-tuned on here
+INTENTS: dict[str, dict[str, Any]] = {  # other arguments of fine-tuning on intents
+    "clinc150": {"num_train_epochs": 5, "per_device_train_batch_size": 16},
+    "banking77": {"num_train_epochs": 5, "learning_rate": 2e-4},
+}
+N_TRAINING = {  # rows that are fine-tuned on here
+    **dict.fromkeys(INTENTS, 3000),
+    "sst2_sentence": 600,
+    MANY: 500,
+    MOLECULES: 600,
+}
 N_OTHERS = 2000  # of other tasks
 ARGUMENTS = {
     "num_train_epochs": EPOCHS,
@@ -44,14 +53,23 @@ ARGUMENTS = {
 
 def training_rows(task: str) -> tuple[list[Any], list[Any]]:
     """Return all training texts or pairs of a task and their labels."""
-    if task == MANY:
-        texts, names = _phenomena.training_texts()
+    if task == MANY or task in INTENTS:
+        texts, names = (
+            _intents.training_texts(task) if task in INTENTS else _phenomena.training_texts()
+        )
         classes = sorted(set(names))
         return texts, [classes.index(name) for name in names]
     if task == MOLECULES:
         return molecules()
     texts, labels = read_table(task, "train")
     return texts, labels.tolist()
+
+
+def unseen_rows(task: str) -> tuple[list[Any], Any]:
+    """Return texts or pairs that a task is judged on, and their labels."""
+    if task == MANY:
+        return _phenomena.unseen_texts()
+    return _intents.unseen_texts(task) if task in INTENTS else read_table(task, "dev")
 
 
 def finetuning_rows(task: str) -> tuple[list[Any], list[Any]]:
@@ -73,6 +91,7 @@ class Checkpoint(NamedTuple):
     task: str
     teacher: str = "minilm"  # the encoder that is fine-tuned, or another one
     light: bool = False  # whether the fine-tuning is a light one
+    seed: int = 0
 
     def folder(self) -> Path:
         """Return its folder, after fine-tuning it if it is missing."""
@@ -88,10 +107,14 @@ class Checkpoint(NamedTuple):
         vectors = _encoder(encoder_folder(self.teacher)).transform(texts)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    def taught(self, texts: list[str]) -> AdaptedEncoder:
-        """Return the classifier with a layer of the teacher, fitted to texts."""
-        parts = _encoder(self.folder()), TeacherReadout(), _encoder(encoder_folder(self.teacher))
-        return AdaptedEncoder(*parts).fit(texts)
+    def adapted(self, adapter: Any, texts: list[str], pooled: bool = False, **options: Any) -> Any:
+        """Return the classifier with an adapter, fitted to texts; pooled: of pooled states."""
+        taught = isinstance(adapter, TeacherReadout)
+        if taught:
+            options["teacher"] = _encoder(encoder_folder(self.teacher))
+        encoder = _encoder(self.folder(), pooling="readout" if taught else HEAD_INPUT)
+        layers = 0 if pooled else "auto"
+        return AdaptedEncoder(encoder, adapter, teacher_layers=layers, **options).fit(texts)
 
 
 def _encoder(folder: Path, **parameters: Any) -> TransformerEncoder:
@@ -103,6 +126,8 @@ def _encoder(folder: Path, **parameters: Any) -> TransformerEncoder:
 CHECKPOINTS = {
     one.name: one
     for one in (
+        Checkpoint("clinc150-minilm", "clinc150"),
+        Checkpoint("banking77-minilm", "banking77"),
         Checkpoint("cola-minilm", "cola"),
         Checkpoint("mrpc-minilm", "mrpc"),
         Checkpoint("sst2-minilm", "sst2_sentence"),
@@ -119,17 +144,18 @@ def _finetune(checkpoint: Checkpoint, scratch: Path) -> Path:
     task, encoder = checkpoint.task, encoder_folder(checkpoint.teacher)
     texts, labels = finetuning_rows(task)
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(encoder)
-    encoded = tokenizer(texts, truncation=True, max_length=64 if task == MOLECULES else 32)
+    long = task == MOLECULES or task in INTENTS
+    encoded = tokenizer(texts, truncation=True, max_length=64 if long else 32)
     rows = [
         {"labels": label, **{name: values[i] for name, values in encoded.items()}}
         for i, label in enumerate(labels)
     ]
     print(f"fine-tuning {checkpoint.name}", file=sys.stderr, flush=True)
-    torch.manual_seed(0)
+    torch.manual_seed(checkpoint.seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         encoder, num_labels=len(set(labels)), dtype=torch.float32
     )
-    arguments = ARGUMENTS | {"bf16": task == MANY}
+    arguments = ARGUMENTS | {"bf16": task == MANY, "seed": checkpoint.seed} | INTENTS.get(task, {})
     if checkpoint.light:
         _freeze_lower_layers(model.base_model)
         arguments |= {"num_train_epochs": LIGHT_EPOCHS, "bf16": False}

@@ -7,8 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import read_table
-from benchmarks.quality._checkpoints import MANY, N_TRAINING, drawn, finetuning_rows, training_rows
-from benchmarks.quality._phenomena import unseen_texts
+from benchmarks.quality._checkpoints import (
+    INTENTS,
+    MANY,
+    N_TRAINING,
+    drawn,
+    finetuning_rows,
+    training_rows,
+    unseen_rows,
+)
 
 MAX_OWN = 3000  # single texts that a map is fitted on; all of CoLA's, which are short
 MAX_PAIRS = 1500  # training pairs that a head is fitted on
@@ -55,9 +62,9 @@ def own_texts(task: str) -> OwnTexts:
     train, train_labels = finetuning_rows(task) if task in N_TRAINING else training_rows(task)
     if not isinstance(train[0], str):
         train, train_labels = drawn(train, MAX_PAIRS), drawn(train_labels, MAX_PAIRS)
-    inputs, labels = unseen_texts() if task == MANY else read_table(task, "dev")
+    inputs, labels = unseen_rows(task)
     labels = np.unique(labels, return_inverse=True)[1]
-    take = drawn if task == MANY else lambda items, most: items[:most]
+    take = drawn if task in (MANY, *INTENTS) else lambda items, most: items[:most]
     kept, labels = take(inputs, MAX_ROWS), np.array(take([*labels], MAX_ROWS))
     excluded = {*evaluated_texts(), *singles(kept)}
     fit = drawn(singles(texts), len(texts) if task == "cola" else MAX_OWN)

@@ -1,72 +1,53 @@
-"""Vectors of classifiers used for similarity and search: maps of the columns of one pass."""
+"""Vectors of classifiers used for similarity and search, before and after repairs."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
 from benchmarks._data import Floats
 from benchmarks._markdown import frame_table
 from benchmarks.quality import Cells, _figures as figures, _texts as texts
 from benchmarks.quality._checkpoints import CHECKPOINTS, HEAD_INPUT, Checkpoint
 from benchmarks.quality._texts import OwnTexts
-from isoadapt import LinearHead, load_checkpoint
-from isoadapt.adapters import AllButTheTop, LogitPreservingWhitening, TeacherReadout, Whitening
-from isoadapt.metrics import similarity_correlation
+from isoadapt import AdaptedEncoder, LogitPreservingWhitening, TeacherReadout, load_checkpoint
 
 KEY = ("checkpoint", "vectors")
-STSB, SEARCH, INDEX = "STS-B", "RTE MRR@10", "teacher's index, MRR@10"
+OWN_TASK, LOGISTIC = "own task", "own task, logistic head"
+STSB, SEARCH, INDEX = "STS-B", "RTE MRR@10", "base's index, MRR@10"
 CLASSES, OUTLIERS, HUBNESS = "same class, precision@10", "outliers, AUROC", "hubness"
 
-LAYERS, LAYER, TEACHERS, TOKENS = "readout", "best layer", "teacher", "aligned"
-N_LAYERS, LAYER_PAIRS = 6, 500  # of MiniLM; STS-B dev pairs on which the layer is chosen
-MAPPED, COLUMNS_ALONE, MOVED, REFIT = "mapped", "columns", "moved", "logistic"
-
-
-class Row(NamedTuple):
-    """What a row shows: the columns (a pooling of the encoder), their map, and a head.
-
-    The checkpoint's head reads the mapped vectors, or the first columns as they are, or is moved
-    so that its logits stay the same; or a logistic head is fitted.
-    """
-
-    columns: Any
-    adapter: Any = FunctionTransformer()
-    head: str = MAPPED
-
-
-RAW, BEST_LAYER, OWN = "raw", "best raw layer", "LogitPreservingWhitening, own texts"
-UNTAUGHT = "layers of TeacherReadout, whitened without a teacher"
-READOUT, ALIGNED = "TeacherReadout, pooled states", "TeacherReadout, aligned tokens"
-ONE_VECTOR, TEACHER = 'TeacherReadout, space="head"', "teacher, logistic head"
-ROWS = {
-    RAW: Row(HEAD_INPUT),
-    "centred": Row(HEAD_INPUT, StandardScaler(with_std=False), MOVED),
-    BEST_LAYER: Row(LAYER, head=REFIT),
-    "Whitening, head W A⁻¹": Row(HEAD_INPUT, Whitening(shrinkage="oas"), MOVED),
-    "AllButTheTop, logistic head": Row(HEAD_INPUT, AllButTheTop(), REFIT),
-    OWN: Row(HEAD_INPUT, LogitPreservingWhitening()),
-    UNTAUGHT: Row(LAYERS, Whitening(shrinkage="oas"), COLUMNS_ALONE),
-    READOUT: Row(LAYERS, TeacherReadout(), COLUMNS_ALONE),
-    ALIGNED: Row(TOKENS, TeacherReadout(), COLUMNS_ALONE),
-    ONE_VECTOR: Row(LAYERS, TeacherReadout(space="head")),
-    TEACHER: Row(TEACHERS, head=REFIT),
+RAW, MEAN, WHITENED = "raw", "mean pooling", "mean pooling, whitened"
+OWN, ONE_VECTOR = "LogitPreservingWhitening", 'TeacherReadout, space="head"'
+POOLED, ALIGNED = "TeacherReadout, pooled states", "TeacherReadout, aligned tokens"
+BASE = "base model"
+ADAPTERS = {
+    OWN: LogitPreservingWhitening(),
+    POOLED: TeacherReadout(),
+    ALIGNED: TeacherReadout(),
+    ONE_VECTOR: TeacherReadout(space="head"),
 }
+SHOWN = (RAW, MEAN, WHITENED, OWN, POOLED, ALIGNED, BASE)
+WHOLE = "clinc150-minilm", "cola-minilm"  # shown with all figures
 COLA = CHECKPOINTS["cola-minilm"]
 OTHER = "cola-minilm, teacher paraphrase-l3"
-CASES = {**CHECKPOINTS, OTHER: COLA._replace(teacher="paraphrase-l3")}
-SHOWN = (RAW, BEST_LAYER, OWN, UNTAUGHT, READOUT, ALIGNED, TEACHER)  # of other classifiers
-ROWS_OF = {
-    COLA.name: (*ROWS,),
-    OTHER: (READOUT, ALIGNED),
-    "cola-l3": tuple(row for row in SHOWN if row != BEST_LAYER),
+SEEDS = {f"clinc150-minilm, seed {seed}": seed for seed in (1, 2)}
+CASES = {
+    **CHECKPOINTS,
+    **{
+        case: Checkpoint(case.replace(", seed ", "-"), "clinc150", seed=seed)
+        for case, seed in SEEDS.items()
+    },
+    OTHER: COLA._replace(teacher="paraphrase-l3"),
 }
+ROWS_OF = dict.fromkeys(WHOLE, (*SHOWN[:-1], ONE_VECTOR, BASE)) | {OTHER: (POOLED, ALIGNED)}
+
+Embed = Callable[[Sequence[Any]], Floats]
 
 
 def cells() -> Cells:
@@ -77,82 +58,57 @@ def cells() -> Cells:
 
 
 def measure_cell(case: str, name: str) -> dict[str, Any]:
-    """Fit the map and the head of a row and compute all its figures."""
-    checkpoint, row = CASES[case], ROWS[name]
+    """Fit what a row shows and compute all its figures."""
+    checkpoint = CASES[case]
     own = texts.own_texts(checkpoint.task)
-    head = load_checkpoint(checkpoint.folder())[1]
-    adapter, embed, note = fitted(row, checkpoint, own.fit)
-
-    def vectors(inputs: Sequence[Any]) -> Floats:
-        return adapter.transform(embed(inputs))
-
-    read, before = embed(own.inputs), checkpoint.vectors(own.inputs)
-    read = read[:, : before.shape[1]] if row.head == COLUMNS_ALONE else adapter.transform(read)
-    reader, logits = _reader(row.head, head, adapter, vectors, own), head.outputs(before)
-    predicted, error = reader.predict(read), None
-    if isinstance(reader, LinearHead):
-        error = float(np.abs(reader.outputs(read) - logits).max() / np.abs(logits).max())
-    agreement = figures.agreement(own.labels, predicted, checkpoint.task == "cola")
-    found = {"own task": agreement, **_figures(vectors, own)}
-    if row.columns == TEACHERS or getattr(adapter, "space", None) == "teacher":
+    embed, model = fitted(name, checkpoint, own.fit)
+    head, before = load_checkpoint(checkpoint.folder())[1], checkpoint.vectors(own.inputs)
+    logistic = make_pipeline(StandardScaler(), LogisticRegression(max_iter=3000))
+    logistic.fit(embed(own.train_inputs), own.train_labels)
+    refitted, error = logistic.predict(embed(own.inputs)), None
+    predicted = head.predict(before) if name == RAW else refitted
+    if model is not None:
+        predicted, logits = model.predict(own.inputs), head.decision_function(before)
+        error = np.abs(model.decision_function(own.inputs) - logits).max() / np.abs(logits).max()
+    matthews = checkpoint.task == "cola"
+    found = {
+        OWN_TASK: figures.agreement(own.labels, predicted, matthews),
+        LOGISTIC: figures.agreement(own.labels, refitted, matthews),
+        **_figures(embed, own),
+    }
+    if name in (POOLED, ALIGNED, BASE):
         search = texts.entailment_search()
-        asked, indexed = vectors(search.queries), checkpoint.teacher_vectors(search.documents)
+        asked, indexed = embed(search.queries), checkpoint.teacher_vectors(search.documents)
         found[INDEX] = figures.reciprocal_rank(asked, indexed, search.relevant, 10)
     return {
         "figures": {name: [round(part, 6) for part in pair] for name, pair in found.items()},
         "changed": int((predicted != head.predict(before)).sum()),
         "n_rows": len(predicted),
-        "logit_error": error,
-        "note": note,
+        "logit_error": None if error is None else float(error),
     }
 
 
 def fitted(
-    row: Row, checkpoint: Checkpoint, rows: list[str]
-) -> tuple[Any, Callable[[Sequence[Any]], Floats], str]:
-    """Return the map of a row, fitted to texts, a function from texts to columns, and a note."""
-    if row.columns == TOKENS:
-        steps = checkpoint.taught(rows).pipeline_
-        return steps["adapter"], steps["encoder"].transform, ""
-    embed, note = _columns(row.columns, checkpoint)
-    adapter, taught = clone(row.adapter), isinstance(row.adapter, TeacherReadout)
-    if taught or isinstance(adapter, LogitPreservingWhitening):
-        adapter.set_params(head=load_checkpoint(checkpoint.folder())[1])
-    adapter.fit(embed(rows), *([checkpoint.teacher_vectors(rows)] if taught else []))
-    if taught:
-        note = f"ridge {adapter.ridge_:.2g}, R² {adapter.r2_:.2f}"
-    return adapter, embed, note
+    name: str, checkpoint: Checkpoint, rows: list[str]
+) -> tuple[Embed, AdaptedEncoder | None]:
+    """Return a function from texts to vectors, fitted to texts, and the estimator, if it is one."""
+    if name in ADAPTERS:
+        model = checkpoint.adapted(ADAPTERS[name], rows, pooled=name == POOLED)
+        return model.transform, model
+    if name == BASE:
+        return checkpoint.teacher_vectors, None
+    embed = partial(checkpoint.vectors, pooling=HEAD_INPUT if name == RAW else "mean")
+    return (_whitened(embed, rows) if name == WHITENED else embed), None
 
 
-def _columns(kind: Any, checkpoint: Checkpoint) -> tuple[Callable[[Sequence[Any]], Floats], str]:
-    """Return a function from texts to columns, and a note."""
-    if kind == TEACHERS:
-        return checkpoint.teacher_vectors, ""
-    if kind != LAYER:
-        return partial(checkpoint.vectors, pooling=kind), ""
-    dev = texts.similarity("dev", LAYER_PAIRS)
-    layers = [partial(checkpoint.vectors, pooling="mean", layer=i) for i in range(N_LAYERS + 1)]
-    scores = [similarity_correlation(e(dev.first), e(dev.second), dev.scores) for e in layers]
-    best = int(np.argmax(scores))
-    return layers[best], f"layer {best}"
+def _whitened(embed: Embed, rows: list[str]) -> Embed:
+    """Return vectors in units of the standard deviations along the principal axes of rows."""
+    X = embed(rows).astype(np.float64)
+    variances, axes = np.linalg.eigh(np.cov(X.T))
+    return lambda texts: (embed(texts) - X.mean(axis=0)) @ (axes / np.sqrt(variances))
 
 
-def _reader(kind: str, head: LinearHead, adapter: Any, vectors: Any, own: OwnTexts) -> Any:
-    """Return the head that predicts."""
-    if kind == REFIT:
-        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=3000))
-        return model.fit(vectors(own.train_inputs), own.train_labels)
-    if kind != MOVED:
-        return head
-    offset = adapter.transform(np.zeros((1, head.n_features_in_)))[0]  # z = A h + offset
-    matrix = (adapter.transform(np.eye(head.n_features_in_)) - offset).T
-    coef = head.coef_ @ np.linalg.inv(matrix)
-    return LinearHead(coef, head.intercept_ - coef @ offset, head.classes_)
-
-
-def _figures(
-    vectors: Callable[[Sequence[Any]], Floats], own: OwnTexts
-) -> dict[str, figures.Figure]:
+def _figures(vectors: Embed, own: OwnTexts) -> dict[str, figures.Figure]:
     test = texts.similarity("test")
     A, B = vectors(test.first), vectors(test.second)
     entailed, paraphrases = texts.entailment_search(), texts.paraphrase_search()
@@ -171,29 +127,32 @@ def _figures(
     }
 
 
-TOGETHER = (STSB, SEARCH, OUTLIERS, CLASSES)  # the figures of each cell of the second table
+TOGETHER = (STSB, SEARCH, OUTLIERS, CLASSES)  # the figures of each cell of the last table
 
 
 def text(frame: pd.DataFrame) -> str:
-    """Return the table of the first classifier, that of all others, and how exact they are."""
-    keys = ["checkpoint", "vectors"]
-    whole = frame.set_index(keys)
+    """Return the tables of two classifiers and of all others, the seeds, and how exact they are."""
+    whole = frame.set_index([*KEY])
     pairs = pd.DataFrame([*whole["figures"]], whole.index)
     values, errors = (pairs.map(lambda pair, i=i: pair[i], na_action="ignore") for i in (0, 1))
     shown = values.map("{:.3f}".format, na_action="ignore").fillna("")
-    notes = whole["note"].map(" ({})".format).where(whole["note"].ne(""), "")
-    changed = [f"{row.changed} of {row.n_rows:,}" for row in whole.itertuples()]
-    own = shown.assign(changed=changed)
-    named = {(COLA.name, row): row for row in ROWS}
-    named |= {(OTHER, row): f"{row}, {OTHER.split(', ')[1]}" for row in ROWS_OF[OTHER]}
-    own = own.loc[[*named]]
-    own.index = pd.Index([named[key] + notes[key] for key in own.index], name=COLA.name)
-    together = shown[[*TOGETHER]].agg(" · ".join, axis=1) + notes
-    others = together.unstack("vectors", sort=False)[[*SHOWN]].drop([COLA.name, OTHER])
+    shown["changed"] = [f"{row.changed} of {row.n_rows:,}" for row in whole.itertuples()]
+    tables = []
+    for case in WHOLE:
+        one = shown.loc[case]
+        if case == COLA.name:
+            one = pd.concat([one, shown.loc[OTHER].rename("{}, of paraphrase-l3".format)])
+        tables.append(frame_table(one.rename_axis(case)))
+    together = shown[[*TOGETHER]].agg(" · ".join, axis=1).unstack("vectors", sort=False)
+    others = together[[*SHOWN]].drop([*WHOLE, *SEEDS, OTHER])
     others.index.name = f"other classifiers: {' · '.join(TOGETHER)}"
+    seeds = values.loc[[WHOLE[0], *SEEDS]].groupby("vectors", sort=False)
+    spread = seeds[[*TOGETHER]].std().loc[[*SHOWN[:-1]]].max()
     certainty = (
         f"Largest standard error, without hubness: {errors.drop(columns=HUBNESS).max().max():.3f}. "
+        f"Largest standard deviation over three seeds of {WHOLE[0]}: "
+        f"{', '.join(f'{name} {value:.3f}' for name, value in spread.items())}. "
         "Largest error of a logit, as a share of the largest logit: "
         f"{frame['logit_error'].max():.0e}."
     )
-    return "\n\n".join((frame_table(own), frame_table(others), certainty))
+    return "\n\n".join((*tables, frame_table(others), certainty))

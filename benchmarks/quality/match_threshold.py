@@ -23,8 +23,8 @@ GRADED = {"STS-B": ("stsb", "test"), "MRPC": ("mrpc", "test"), "RTE": ("rte", "d
 VECTORS = {
     "raw": dual_use.RAW,
     "LogitPreservingWhitening": dual_use.OWN,
-    "TeacherReadout": dual_use.READOUT,
-    "base model": dual_use.TEACHER,
+    "TeacherReadout": dual_use.ALIGNED,
+    "base model": dual_use.BASE,
 }
 
 
@@ -38,11 +38,7 @@ def cells() -> Cells:
 def measure(name: str, vectors: str) -> dict[str, Any]:
     """Take thresholds from the own texts, and from those of STS-B for comparison."""
     own = texts.own_texts(CHECKPOINTS[name].task).fit
-    adapter, columns, _ = dual_use.fitted(dual_use.ROWS[VECTORS[vectors]], CHECKPOINTS[name], own)
-
-    def embed(rows: Sequence[str]) -> Floats:
-        return adapter.transform(columns(rows))
-
+    embed, _ = dual_use.fitted(VECTORS[vectors], CHECKPOINTS[name], own)
     pairs = {task: _cosines(embed, *place) for task, place in GRADED.items()}
     clear = zip(*read_table("stsb", "test"), strict=True)
     first = dict.fromkeys(pair[0] for pair, score in clear if not 1 < score < 4)

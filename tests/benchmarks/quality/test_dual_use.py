@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from benchmarks.quality import _figures as figures, dual_use
 from benchmarks.quality._checkpoints import CHECKPOINTS
 from benchmarks.quality._texts import evaluated_texts, own_texts, singles
-from isoadapt import LinearHead
 from isoadapt.metrics import hubness, retrieval_report, similarity_correlation
 
 
@@ -23,14 +21,11 @@ def test_figures_equal_the_public_metrics():
     assert figures.hubness(A)[0] == pytest.approx(hubness(A).skewness)
 
 
-def test_a_moved_head_gives_the_same_logits():
-    rng = np.random.default_rng(0)
-    X, head = rng.normal(size=(90, 4)) + 2, LinearHead(np.eye(3, 4), np.arange(3), [0, 1, 2])
-    for row in (row for row in dual_use.ROWS.values() if row.head == dual_use.MOVED):
-        adapter = clone(row.adapter).fit(X)
-        moved = dual_use._reader(row.head, head, adapter, adapter.transform, None)
-        found = moved.outputs(adapter.transform(X))
-        np.testing.assert_allclose(found, head.outputs(X), atol=1e-9)
+def test_whitened_vectors_have_uncorrelated_columns_of_unit_variance():
+    X = np.random.default_rng(0).normal(size=(90, 4)) @ np.diag([1, 2, 3, 4]) + 2
+    whitened = dual_use._whitened(lambda rows: X[rows], range(80))(range(80))
+    np.testing.assert_allclose(np.cov(whitened.T), np.eye(4), atol=1e-9)
+    np.testing.assert_allclose(whitened.mean(axis=0), 0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
