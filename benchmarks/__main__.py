@@ -6,6 +6,7 @@ With `--write`, what was measured is added to the committed records, of which th
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     def save(name: str, found: list[Comparison]) -> None:
         if options.write is not None:
             results = [to_record(result) for result in found]
-            setting = written(versions())
-            records().add({"benchmark": name, "setting": setting, "results": results})
+            setting = {"day": date.today().isoformat(), "setting": written(versions())}
+            records().add({"benchmark": name, **setting, "results": results})
             replace_section(options.write, "bench", text(records().entries()))
 
     chosen = options.only or names()
@@ -51,7 +52,11 @@ def text(measured: Iterable[Mapping[str, Any]]) -> str:
     aimed = [Comparison(**one) for one in found]
     met = f"{sum(one.is_met for one in aimed)} of {len(aimed)} targets are met."
     settings = sorted({record["setting"] for record in ordered})
-    return f"{table(aimed)}\n\n{met} Measured with {'; '.join(settings)}."
+    days: dict[str, list[str]] = {}
+    for record in ordered:
+        days.setdefault(record["day"], []).append(record["benchmark"])
+    when = "; ".join(f"{day}: {', '.join(days[day])}" for day in sorted(days))
+    return f"{table(aimed)}\n\n{met} Measured with {'; '.join(settings)}, on {when}."
 
 
 if __name__ == "__main__":

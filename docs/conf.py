@@ -55,8 +55,16 @@ html_theme = "pydata_sphinx_theme"
 html_title = "isoadapt"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/logo.svg"
+html_sidebars = {"*": []}  # pages outside the folders have no neighbours to list
 html_show_sourcelink = False
 html_theme_options = {
+    "logo": {
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo.svg",
+        "text": "isoadapt",
+        "alt_text": "",
+    },
     "navigation_with_keys": False,
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],

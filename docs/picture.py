@@ -1,4 +1,4 @@
-"""Draw the picture of the README: `python docs/picture.py [CHECKPOINT TRAIN]`.
+"""Draw the picture of the README and the home page: `python docs/picture.py [CHECKPOINT TRAIN]`.
 
 With a classifier and a table of its training texts, the neighbours are searched again and stored.
 """
@@ -12,11 +12,19 @@ from typing import Any
 import numpy as np
 
 STATIC = Path(__file__).parent / "_static"
-PICTURE, NEIGHBOURS = STATIC / "search.svg", STATIC / "search.json"
+NEIGHBOURS = STATIC / "search.json"
+PICTURES = {"search.svg": 2, "search-narrow.svg": 1}  # columns: for screens and for phones
 QUERY = "He sold his car to pay for the operation."
 SHOWN = 5
-WIDTH, TOP, LINE, COLUMN = 900, 92, 26, 425
-TEXT, QUIET, FOUND, BAR = "#1f2933", "#616e7c", "#1b7f5c", "#dde3ea"
+MARGIN, COLUMN, LINE = 20, 440, 26
+STYLE = """
+.ground { fill: white } .text { fill: #1f2933 } .quiet { fill: #616e7c } .bar { fill: #dde3ea }
+.found { fill: #1b7f5c } .strong { font-weight: bold }
+@media (prefers-color-scheme: dark) {
+.ground { fill: #14181e } .text { fill: #e4e7eb } .quiet { fill: #9aa5b1 } .bar { fill: #323f4b }
+.found { fill: #4cc79a }
+}
+"""
 
 
 def search(checkpoint: str, train: str) -> dict[str, Any]:
@@ -42,40 +50,46 @@ def search(checkpoint: str, train: str) -> dict[str, Any]:
     return found | {"answer": pairs.right[pairs.left.index(QUERY)]}
 
 
-def picture() -> str:
-    """Return the SVG: the neighbours of the query, before and after, with their cosines."""
+def picture(columns: int) -> str:
+    """Return the SVG: neighbours of the query with their cosines, before and after."""
     found = json.loads(NEIGHBOURS.read_text("utf-8"))
-    height = TOP + LINE * SHOWN + 40
+    block = LINE * (SHOWN + 3)
+    width, height = 2 * MARGIN + COLUMN * columns, 70 + block * (2 // columns)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'height="{height}" font-family="sans-serif" font-size="13" fill="{TEXT}">',
-        f'<rect width="{WIDTH}" height="{height}" rx="8" fill="white"/>',
-        f'<text x="20" y="32" font-size="15">Nearest to “{escape(QUERY)}”, '
-        f'with cosines: <tspan fill="{FOUND}">its paraphrase</tspan> should come first</text>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="sans-serif" font-size="13"><style>{STYLE}</style>',
+        f'<rect width="{width}" height="{height}" rx="8" class="ground"/>',
+        _text(MARGIN, 32, f"Query: “{QUERY}”", "text strong", 15),
+        _text(MARGIN, 54, "Its paraphrase should come first. The numbers are cosines.", "quiet"),
     ]
-    titles = {"before": "the classifier's vectors", "after": "the same, LogitPreservingWhitening"}
+    titles = {
+        "before": "Before: the classifier’s vectors",
+        "after": "After: LogitPreservingWhitening",
+    }
     for i, (name, title) in enumerate(titles.items()):
-        left = 20 + COLUMN * i
-        parts.append(f'<text x="{left}" y="66" font-weight="bold">{escape(title)}</text>')
-        for k, (text, cosine) in enumerate(found[name]["neighbours"]):
-            y, right = TOP + LINE * k, text == found["answer"]
-            style = f' fill="{FOUND}" font-weight="bold"' if right else ""
+        left, top = MARGIN + COLUMN * (i % columns), 92 + block * (i // columns)
+        parts.append(_text(left, top, title, "text strong"))
+        for k, (text, cosine) in enumerate(found[name]["neighbours"], 1):
+            y, right = top + LINE * k, text == found["answer"]
             parts += [
                 f'<rect x="{left}" y="{y - 14}" width="{36 * cosine:.1f}" height="20" rx="3" '
-                f'fill="{FOUND if right else BAR}" opacity="{0.3 if right else 1}"/>',
-                f'<text x="{left + 4}" y="{y}">{cosine:.2f}</text>',
-                f'<text x="{left + 44}" y="{y}" font-size="12"{style}>{escape(text)}</text>',
+                f'class="{"found" if right else "bar"}" opacity="{0.35 if right else 1}"/>',
+                _text(left + 4, y, f"{cosine:.2f}", "text"),
+                _text(left + 44, y, text, "found strong" if right else "text", 12),
             ]
-        counted = (
-            f"{found[name]['first']} of {found['queries']} queries find their paraphrase first"
-        )
-        y = TOP + LINE * SHOWN + 14
-        parts.append(f'<text x="{left}" y="{y}" fill="{QUIET}">{counted}</text>')
+        missed = found["queries"] - found[name]["first"]
+        counted = f"{missed} of {found['queries']} queries do not find their paraphrase first"
+        parts.append(_text(left, top + LINE * (SHOWN + 1), counted, "quiet"))
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _text(x: int, y: int, text: str, look: str, size: int = 13) -> str:
+    return f'<text x="{x}" y="{y}" class="{look}" font-size="{size}">{escape(text)}</text>'
 
 
 if __name__ == "__main__":
     if sys.argv[1:]:
         stored = json.dumps(search(*sys.argv[1:]), indent=1, ensure_ascii=False)
         NEIGHBOURS.write_text(f"{stored}\n", "utf-8")
-    PICTURE.write_text(picture(), "utf-8")
+    for name, columns in PICTURES.items():
+        (STATIC / name).write_text(picture(columns), "utf-8")

@@ -3,6 +3,7 @@
 import re
 import warnings
 import zlib
+from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_consistent_length
 from tqdm.auto import tqdm
 
-from isoadapt._utils.containers import as_values
+from isoadapt._utils.containers import as_values, comparable
 from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import shown, shows_progress, warn
 from isoadapt._utils.sklearn_private import _num_samples, _safe_indexing
@@ -21,6 +22,7 @@ from isoadapt.datasets import load_general_sentences
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._alignment import Part, align, check_tokens, last_layers
+from isoadapt.encoders._kept import kept
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.geometry import Moments
@@ -97,9 +99,12 @@ class FitRows(NamedTuple):
         self, encoder: Any, teacher: Any, layers: Aligned, held: NDArray[np.bool_]
     ) -> tuple[Any, Any]:
         """Return encoders with a teacher's last layers, fitted to all rows and without some."""
-        own, hidden = (encoder.open(), teacher.open()), not shows_progress(encoder.verbose)
+        parts, hidden = self._parts(held), not shows_progress(encoder.verbose)
         with tqdm(unit=" texts", desc="Aligning", disable=hidden) as bar:
-            both = align(*own, layers, self._parts(held), bar.update)
+            both = kept(
+                lambda: (encoder.identity(), teacher.identity(), layers.digest, comparable(parts)),
+                partial(align, encoder.open(), teacher.open(), layers, parts, bar.update),
+            )
         found, tested = (encoder._variant(pooling=each) for each in both)
         return found, tested
 
@@ -192,8 +197,9 @@ def teachers_layers(encoder: Any, teacher: Any, X: Any, n: int | str) -> Aligned
             raise ValueError("encoder and teacher are not both a TransformerEncoder")
         if encoder.pooling not in ("auto", READOUT):
             raise ValueError(f"the encoder has pooling={shown(encoder.pooling)}")
-        found = last_layers(teacher.open(), _LAYERS if n == "auto" else int(n))
-        check_tokens(encoder.open(), teacher.open(), cast(Texts, texts))
+        n_layers, opened = _LAYERS if n == "auto" else int(n), teacher.open()
+        found = kept(lambda: (teacher.identity(), n_layers), partial(last_layers, opened, n_layers))
+        check_tokens(encoder.open(), opened, cast(Texts, texts))
         return found
     except ValueError as error:
         if n != "auto":

@@ -50,14 +50,8 @@ _TAUGHT = "teacher_layers_", "r2_own_", "r2_general_"  # attributes of a fit wit
 
 
 def _fitted_adapter_has(name: str) -> Any:
-    """Return a check for ``available_if``: whether the adapter has the attribute `name`."""
-
-    def check(self: AdaptedEncoder) -> bool:
-        adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
-        getattr(adapter, name)
-        return True
-
-    return check
+    """Return a check for ``available_if``: whether the adapter has the method `name`."""
+    return lambda self: getattr(self._last_adapter(), name)
 
 
 def _warn_if_healthy(adapter: BaseAdapter) -> None:
@@ -141,12 +135,11 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     "logistic" for another task. :doc:`/guide/heads` has the details.
 
     With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
-    pooling="readout")``. ``fit`` encodes each text with both encoders and ignores y. The fitted
-    encoder in ``pipeline_`` then holds the teacher's layers, and its columns are the head's input,
-    which predictions read, and the aligned vectors, see :doc:`/guide/readout`. The head is that of
-    the checkpoint, if the encoder's first columns are its input. It is found by ``fit``, so the
-    estimator has predictions and the tags of a classifier or regressor only then, unless ``head``
-    is set.
+    pooling="readout")``. ``fit`` encodes each text with both encoders. The fitted encoder in
+    ``pipeline_`` holds the teacher's layers, and its columns are the head's input, which
+    predictions read, and the aligned vectors, see :doc:`/guide/readout`. The head is that of the
+    checkpoint, if the encoder's first columns are its input. ``fit`` finds it, so before, the
+    estimator has no predictions and no tags of a classifier or regressor, unless ``head`` is set.
 
     Examples
     --------
@@ -418,18 +411,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return np.append(adapter.get_feature_names_out(), raw)
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters of this estimator, of its encoder, of its adapter and of its teacher.
-
-        Parameters
-        ----------
-        **params : dict
-            Parameters by name, such as ``encoder__max_length`` or ``adapter__alpha``.
-
-        Returns
-        -------
-        AdaptedEncoder
-            The estimator itself.
-        """
+        """Set parameters, those of the parts by names such as ``encoder__max_length``."""
         nested = {name: params.pop(name) for name in list(params) if "__" in name}
         super().set_params(**params)
         parts = {name.partition("__")[0] for name in nested}
@@ -470,6 +452,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         adapter = IsotropyLayer() if self.adapter is None else self.adapter
         return adapter if isinstance(adapter, BaseAdapter) else TransformerAdapter(adapter)
 
+    def _last_adapter(self) -> Any:
+        """Return the adapter of the fitted pipeline, or before ``fit`` the one that is given."""
+        return self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
+
     def _unfitted_pipeline(self, y: ArrayLike | None) -> Pipeline:
         """Return the pipeline to fit: encoder and adapter, whose head "auto" is the encoder's."""
         encoder, adapter = clone(self._encoder()), clone(self._adapter())
@@ -508,9 +494,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 "repaired ones choose pooling='exported', otherwise pooling='head_input'"
             )
         encoder, adapter = (step for _, step in pipeline.steps)
-        taught: dict[str, Any] = {}
+        figures: tuple[float, ...] = ()
         if self.teacher is not None:
-            columns, taught = self._fit_to_teacher(pipeline, X, given)
+            columns, figures = self._fit_to_teacher(pipeline, X, given)
         else:
             columns = encoder.fit_transform(X, y)
             if needs_general(self.general, adapter, columns):
@@ -522,12 +508,12 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         _warn_if_healthy(adapter)
         for name in _TAUGHT:
             self.__dict__.pop(name, None)
-        self.__dict__.update(taught, pipeline_=pipeline)
+        self.__dict__.update(zip(_TAUGHT, figures, strict=False), pipeline_=pipeline)
         return columns[: _num_samples(X)]
 
     def _fit_to_teacher(
         self, pipeline: Pipeline, X: Any, given: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[Any, tuple[float, ...]]:
         """Fit the encoder and the readout to the teacher's vectors; return columns and figures."""
         teacher, (encoder, adapter) = self._teacher(), (step for _, step in pipeline.steps)
         layers = teachers_layers(encoder, teacher, X, self.teacher_layers)
@@ -545,8 +531,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         adapter.fit(columns, targets, **rows.options())
         r2 = rows.explained(adapter, tested, columns, targets, held)
         vars(adapter).pop("_n_predicted", None)
-        n_layers = 0 if layers is None else layers.n_layers
-        return columns, dict(zip(_TAUGHT, (n_layers, *r2), strict=True))
+        return columns, (0 if layers is None else layers.n_layers, *r2)
 
     def _n_raw(self) -> int:
         """Return the number of columns that are raw embeddings."""
@@ -569,7 +554,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
+        adapter = self._last_adapter()
         # The own y of an adapter with a teacher are vectors, so it is not a classifier.
         get = BaseAdapter.__sklearn_tags__ if adapter._needs_teacher else get_tags
         inner = get(adapter)

@@ -132,8 +132,8 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         LinearHead
-            Head with the same predictions; this is checked on random rows. Its probabilities are
-            those of a softmax or of sigmoids, and can differ, for example from those of
+            Head with the same predictions; this is checked on random rows. Its probabilities are a
+            softmax or sigmoids, and can differ from the estimator's own, for example for
             OneVsRestClassifier with three classes. A LinearHead is returned unchanged.
 
         Raises
@@ -156,37 +156,16 @@ class LinearHead(BaseEstimator):
         return []  # a frozen head has nothing to set or to search over
 
     def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
-        """Do nothing, because the head is frozen.
-
-        Parameters
-        ----------
-        X : array-like, default=None
-            Ignored.
-        y : array-like, default=None
-            Ignored.
-
-        Returns
-        -------
-        LinearHead
-            The head itself.
-        """
+        """Do nothing, because the head is frozen; X and y are ignored."""
         return self
 
     @available_if(_is_classifier)
     @own_state()
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute the logits of a classifier.
+        """Compute the logits (n_samples, n_classes) of a classifier.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits. For two classes, the logit of the second minus that of the first. Those of a
-            multi-label head always have shape (n_samples, n_labels).
+        For two classes, the result is the second logit minus the first, of shape (n_samples,). A
+        multi-label head always gives shape (n_samples, n_labels).
         """
         logits = self.outputs(X)
         two = logits.shape[1] == 2 and not self.multi_label_
@@ -195,35 +174,16 @@ class LinearHead(BaseEstimator):
     @available_if(_is_classifier)
     @own_state()
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute log-probabilities: the log-softmax of the logits, or their log-sigmoids.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Log-probabilities, in the order of ``classes_``.
-        """
+        """Compute the logarithms (n_samples, n_classes) of :meth:`predict_proba`."""
         logits = self.outputs(X)
         return log_expit(logits) if self.multi_label_ else log_softmax(logits, axis=1)
 
     @available_if(_is_classifier)
     @own_state()
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute probabilities: the softmax of the logits, or sigmoids of a multi-label head.
+        """Compute probabilities (n_samples, n_classes), in the order of ``classes_``.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Probabilities, in the order of ``classes_``.
+        They are the softmax of the logits or, of a multi-label head, the sigmoids.
         """
         return np.exp(self.predict_log_proba(X))
 
@@ -263,11 +223,6 @@ class LinearHead(BaseEstimator):
             True labels or values.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row.
-
-        Returns
-        -------
-        float
-            Accuracy or R².
 
         Raises
         ------
@@ -373,7 +328,7 @@ class LinearHead(BaseEstimator):
                 array.flags.writeable = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"multi_label_": False} | state)  # absent in old files
+        super().__setstate__(state)
         self._sort_and_freeze()
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:

@@ -253,13 +253,14 @@ def test_a_head_is_read_from_the_device(checkpoint, cuda, emptied):
     assert encoder.open().backbone.model.device.type == "cuda"
 
 
-def test_a_training_with_a_penalty_and_an_isobn_layer_equals_that_on_the_cpu(cuda, tmp_path):
+@pytest.mark.parametrize("penalty", [IsoScoreLoss(zeta=0.2), "anchor"])
+def test_a_training_with_a_penalty_and_isobn_equals_that_on_the_cpu(penalty, cuda, tmp_path):
     found = []
     for use_cpu in (True, False):
         model = add_isobn(make_model(num_hidden_layers=1, hidden_dropout_prob=0.0))
         arguments = quiet_arguments(tmp_path, max_steps=2, use_cpu=use_cpu, logging_steps=1)
         trainer = IsotropyTrainer(
-            model, arguments, train_dataset=make_rows(16), penalty=IsoScoreLoss(zeta=0.2), lam=0.5
+            model, arguments, train_dataset=make_rows(16), penalty=penalty, lam=0.5
         )
         trainer.train()
         found.append([row["loss"] for row in trainer.state.log_history if "loss" in row])

@@ -22,7 +22,7 @@ from benchmarks._versions import versions, written
 from benchmarks.quality import Cells
 
 TABLES = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
-ON_REQUEST = {"advice", "anchored", "few_rows", "grid_stability", "isoscore_bias"}  # if named
+ON_REQUEST = {"advice", "anchored", "grid_stability", "isoscore_bias"}  # if named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,19 +3,19 @@
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_score
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import FunctionTransformer
 
 from benchmarks._data import Embeddings
-from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
-from isoadapt.adapters._heads import fit_head
+from isoadapt import CosRegAdapter, IsotropyLayer
+from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._registry import VARIANTS
 from isoadapt.metrics import isotropy_report
-from isoadapt.model_selection._compare._methods import WithHead
 
 BASE = "no adapter"
 REFIT = "head refit only"
@@ -37,18 +37,14 @@ def probe(y: NDArray[Any]) -> str:
     return "ridge" if is_regression(y) else "logistic"
 
 
-class Unchanged(WithHead):
+class Unchanged(TransformerAdapter):
     """The unchanged embeddings with the stored head, or with a head that is fitted again."""
 
-    transformer = None
+    transformer = FunctionTransformer()
 
-    def __init__(self, head: LinearHead | str, refit: bool = False) -> None:
-        self.head = head
-        self.refit = refit
-
-    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
-        self.head_ = fit_head(probe(y), X, y) if self.refit else self.head
-        return self
+    def __init__(self, head: Any, refit: bool = False) -> None:
+        self.head, self.refit = head, refit
+        self.head_training = "refit" if refit else "frozen"
 
 
 class Row(NamedTuple):

@@ -1,10 +1,10 @@
-"""Repair after fine-tuning against an anchor during it, that of `examples/anchored_finetuning.py`.
+"""Repair after fine-tuning against an anchor during it, ``penalty="anchor"``.
 
 MiniLM is fine-tuned on four fifths of the training rows; the other fifth chooses the weight of the
 anchor, the largest whose mean accuracy is at most one standard error below that without an anchor.
 """
 
-import runpy
+import tempfile
 import time
 from functools import partial
 from itertools import product
@@ -12,21 +12,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
 from benchmarks._markdown import markdown_table
-from benchmarks._places import ROOT
 from benchmarks.quality import Cells, _figures as figures, _texts as texts
 from benchmarks.quality._checkpoints import ARGUMENTS, CHECKPOINTS, MANY, MAX_LENGTH, N_TRAINING
 from benchmarks.quality._encoders import encoder_folder
 from isoadapt import LogitPreservingWhitening, TeacherReadout, load_checkpoint
+from isoadapt.finetune import IsotropyTrainer
 
 KEY = ("task", "lam", "seed")
 TASKS = ("sst2_sentence", MANY, "cola", "mrpc")
 WEIGHTS, SEEDS = (0.0, 0.1, 1.0, 10.0), (0, 1, 2)
-SET_BY_THE_EXAMPLE = ("seed", "save_strategy", "report_to", "use_cpu")
-FEW = {name: value for name, value in ARGUMENTS.items() if name not in SET_BY_THE_EXAMPLE}
-ALL = FEW | {"num_train_epochs": 3, "learning_rate": 5e-5}  # where all rows are fine-tuned on
+ALL = {"num_train_epochs": 3, "learning_rate": 5e-5}  # where all rows are fine-tuned on
 MAPS = RAW, OWN, READOUT, MEAN = "raw", "LogitPreservingWhitening", "TeacherReadout", "mean pooling"
 base_vectors = CHECKPOINTS["cola-minilm"].teacher_vectors
 
@@ -82,14 +81,23 @@ def _cell(task: str, lam: float, seed: int) -> dict[str, Any]:
 
 def _finetune(task: str, rows: list[Any], labels: list[Any], lam: float, seed: int) -> Any:
     """Fine-tune the base model and return it with its tokenizer."""
-    example = runpy.run_path(str(ROOT / "examples" / "anchored_finetuning.py"))
     base = encoder_folder("minilm")
     tokenizer: Any = AutoTokenizer.from_pretrained(base)
     parts = ([row] if isinstance(row, str) else row for row in rows)
     tokens = [tokenizer(*part, truncation=True, max_length=128) for part in parts]
-    anchor = {"anchor": example["Anchor"](base_vectors(rows)), "lam": lam} if lam else {}
-    recipe = FEW if task in N_TRAINING else ALL
-    return example["finetune"](base, tokens, labels, seed=seed, **anchor, **recipe)
+    torch.manual_seed(seed)  # of the new head
+    classes, load = len(set(labels)), AutoModelForSequenceClassification.from_pretrained
+    recipe = ARGUMENTS | ({} if task in N_TRAINING else ALL) | {"seed": seed}
+    trainer = IsotropyTrainer(
+        model=load(base, num_labels=classes, dtype=torch.float32),
+        args=TrainingArguments(tempfile.gettempdir(), **recipe),
+        train_dataset=[{**row, "labels": y} for row, y in zip(tokens, labels, strict=True)],
+        processing_class=tokenizer,
+        penalty="anchor" if lam else None,
+        lam=lam or None,
+    )
+    trainer.train()
+    return trainer.model, tokenizer
 
 
 def text(frame: pd.DataFrame) -> str:

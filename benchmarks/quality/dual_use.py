@@ -32,20 +32,12 @@ ADAPTERS = {
     ALIGNED: TeacherReadout(),
     ONE_VECTOR: TeacherReadout(space="head"),
 }
-SHOWN = (RAW, MEAN, WHITENED, OWN, POOLED, ALIGNED, BASE)
+SHOWN = (RAW, MEAN, WHITENED, OWN, ALIGNED, BASE)
 WHOLE = "clinc150-minilm", "cola-minilm"  # shown with all figures
 COLA = CHECKPOINTS["cola-minilm"]
 OTHER = "cola-minilm, teacher paraphrase-l3"
-SEEDS = {f"clinc150-minilm, seed {seed}": seed for seed in (1, 2)}
-CASES = {
-    **CHECKPOINTS,
-    **{
-        case: Checkpoint(case.replace(", seed ", "-"), "clinc150", seed=seed)
-        for case, seed in SEEDS.items()
-    },
-    OTHER: COLA._replace(teacher="paraphrase-l3"),
-}
-ROWS_OF = dict.fromkeys(WHOLE, (*SHOWN[:-1], ONE_VECTOR, BASE)) | {OTHER: (POOLED, ALIGNED)}
+CASES = {**CHECKPOINTS, OTHER: COLA._replace(teacher="paraphrase-l3")}
+ROWS_OF = {WHOLE[0]: (*SHOWN[:4], POOLED, ALIGNED, ONE_VECTOR, BASE), OTHER: (ALIGNED,)}
 
 Embed = Callable[[Sequence[Any]], Floats]
 
@@ -139,19 +131,16 @@ def text(frame: pd.DataFrame) -> str:
     shown["changed"] = [f"{row.changed} of {row.n_rows:,}" for row in whole.itertuples()]
     tables = []
     for case in WHOLE:
-        one = shown.loc[case]
+        one = shown.loc[case].reindex([*ROWS_OF.get(case, SHOWN)])
         if case == COLA.name:
             one = pd.concat([one, shown.loc[OTHER].rename("{}, of paraphrase-l3".format)])
+            one = one.drop(columns=LOGISTIC)  # two classes
         tables.append(frame_table(one.rename_axis(case)))
-    together = shown[[*TOGETHER]].agg(" · ".join, axis=1).unstack("vectors", sort=False)
-    others = together[[*SHOWN]].drop([*WHOLE, *SEEDS, OTHER])
+    together = shown[[*TOGETHER]].agg(" · ".join, axis=1).unstack("vectors")
+    others = together.reindex([each for each in CHECKPOINTS if each not in WHOLE], columns=[*SHOWN])
     others.index.name = f"other classifiers: {' · '.join(TOGETHER)}"
-    seeds = values.loc[[WHOLE[0], *SEEDS]].groupby("vectors", sort=False)
-    spread = seeds[[*TOGETHER]].std().loc[[*SHOWN[:-1]]].max()
     certainty = (
         f"Largest standard error, without hubness: {errors.drop(columns=HUBNESS).max().max():.3f}. "
-        f"Largest standard deviation over three seeds of {WHOLE[0]}: "
-        f"{', '.join(f'{name} {value:.3f}' for name, value in spread.items())}. "
         "Largest error of a logit, as a share of the largest logit: "
         f"{frame['logit_error'].max():.0e}."
     )

@@ -15,16 +15,19 @@ from isoadapt.datasets import load_general_sentences
 
 KEY = ("classifier", "vectors", "general", "n")
 CLASSIFIERS = ("clinc150-minilm", "banking77-minilm", "cola-minilm")
-SIZES = (50, 100, 300, 1000, 3000)
+SIZES = {True: (50, 100, 300, 1000, 3000), False: (100, 300, 3000)}  # with general sentences?
 N_GENERAL = {OWN: 1000, POOLED: 3000, ALIGNED: 1000}  # that "auto" adds, if any
 OWN_INDEX, N_QUERIES = "own texts in the base's index, MRR@10", 800
 
 
 def cells() -> Cells:
     """Yield each repair with and without general sentences at each number of texts."""
-    for classifier, vectors, general, n in product(CLASSIFIERS, N_GENERAL, (True, False), SIZES):
-        cell = classifier, vectors, general, n
-        yield cell, partial(measure, *cell)
+    for classifier, vectors, general in product(CLASSIFIERS, N_GENERAL, SIZES):
+        for n in SIZES[general]:
+            yield (
+                (classifier, vectors, general, n),
+                partial(measure, classifier, vectors, general, n),
+            )
 
 
 def measure(classifier: str, vectors: str, general: bool, n: int) -> dict[str, Any]:
@@ -51,7 +54,13 @@ def text(frame: pd.DataFrame) -> str:
     frame = frame.assign(general=frame["general"].map({True: "general sentences too", False: ""}))
     joined = frame["figures"].map(lambda one: " · ".join(f"{v:.3f}" for v, _ in one.values()))
     names = frame[[*KEY[:3]]].apply(lambda row: ", ".join(filter(None, row)), axis=1)
-    table = joined.groupby([names, frame["n"]], sort=False).first().unstack("n")
+    table = (
+        joined.groupby([names, frame["n"]], sort=False)
+        .first()
+        .unstack("n")
+        .sort_index(axis=1)
+        .fillna("")
+    )
     table.index.name = f"{STSB} · {INDEX} · {OWN_INDEX}"
     error = max(pair[1] for one in frame["figures"] for pair in one.values())
     return f"{frame_table(table)}\n\nLargest standard error: {error:.3f}."

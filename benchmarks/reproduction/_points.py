@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from benchmarks._data import BUMPS, bumpy_variances
 from benchmarks.reproduction._records import Cell
 from isoadapt.geometry import Moments
-from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.metrics import isoscore
+from isoadapt.metrics._points import score_of
 
 D = 768
 CLOUD, SHRINKAGE = 250_000, 75_000
@@ -35,7 +35,7 @@ SHOWN: dict[str, tuple[str, tuple[int, ...]]] = {  # scores beside each margin: 
 def truth() -> float:
     """Return the IsoScore of the true covariance."""
     variances = torch.from_numpy(bumpy_variances(D)).double()
-    return isoscore_from_covariance(torch.diag(variances)).item()
+    return score_of(variances / variances.sum(), D)
 
 
 def cell(seed: int) -> Cell:
@@ -63,7 +63,7 @@ def scores(seed: int) -> dict[str, Any]:
         cov = sample.covariance()
         for zeta in ZETAS:
             mixed = (1 - zeta) * cov + zeta * prior.covariance()
-            found[zeta_name(zeta)].append(isoscore_from_covariance(mixed).item())
+            found[zeta_name(zeta)].append(score_of(mixed / mixed.trace(), D))
         found[CORRECTED].append(isoscore(sample, bias_corrected=True))
     return {"n": list(SIZES), **found}
 

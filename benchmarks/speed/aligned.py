@@ -6,26 +6,32 @@ from functools import partial
 import numpy as np
 
 from benchmarks._data import distinct_texts, shared_folder
-from benchmarks.speed._harness import Comparison, compare
+from benchmarks.speed._harness import Comparison, apart, compare, measured
 from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder
 from isoadapt.datasets import load_general_sentences, minilm_folder
+
+CLASSIFIER = shared_folder() / "models" / "cola-minilm"
+LIMIT = 300  # MB of resident memory, beside the loaded models
 
 
 def run(quick: bool) -> Iterator[Comparison]:
     """Compare encoding, and the fit with 3,000 general sentences, on sentences of CoLA."""
     texts = distinct_texts("cola", "train")[: 32 if quick else 3000]
     general = load_general_sentences(len(texts))
-    checkpoint = shared_folder() / "models" / "cola-minilm"
-    classifier, base = TransformerEncoder(checkpoint), TransformerEncoder(minilm_folder())
-    model = AdaptedEncoder(checkpoint, TeacherReadout(), base, general=general)
+    classifier, base = TransformerEncoder(CLASSIFIER), TransformerEncoder(minilm_folder())
+    model = AdaptedEncoder(CLASSIFIER, TeacherReadout(), base, general=general)
     options = {"repeats": 1 if quick else 3, "n": len(texts), "d": 384}
 
     def both(rows: list[str]) -> None:
         classifier.transform(rows)
         base.transform(rows)
 
+    peak = round(apart(_peak, texts, general, models=True))
+    if peak > LIMIT:
+        raise RuntimeError(f"the fit took {peak} MB, more than {LIMIT}")
     yield compare(
-        "fit to own and as many general sentences, against encoding these by both models",
+        f"fit to own and as many general sentences, peak {peak} MB beside the models (limit "
+        f"{LIMIT}), against encoding these by both models",
         partial(model.fit, texts),
         partial(both, [*texts, *general]),
         target=1 / 3,
@@ -46,3 +52,15 @@ def run(quick: bool) -> Iterator[Comparison]:
             target=target,
             **options,
         )
+
+
+def _peak(texts: list[str], general: list[str]) -> float:
+    """Return MB of resident memory that a fit adds to that of the loaded models."""
+    encoders = (
+        TransformerEncoder(CLASSIFIER, pooling="readout"),
+        TransformerEncoder(minilm_folder()),
+    )
+    for encoder in encoders:
+        encoder.transform(general[:100])
+    model = AdaptedEncoder(encoders[0], TeacherReadout(), encoders[1], general=general)
+    return measured(partial(model.fit, texts))["peak_mb"]

@@ -23,9 +23,9 @@ def run(quick: bool) -> list[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         return [
-            _reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 5))),
-            _overhead(place / "cold", 100 if quick else 4000, 1 if quick else 5),
-            *_two_processes(place / "processes", *((50, 1) if quick else (4000, 5))),
+            _reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 3))),
+            _overhead(place / "cold", 100 if quick else 4000, 1 if quick else 3),
+            *_two_processes(place / "processes", *((50, 1) if quick else (4000, 3))),
         ]
 
 

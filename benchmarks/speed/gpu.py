@@ -25,6 +25,7 @@ from benchmarks.speed.finetuning import penalty_share
 from benchmarks.speed.isoscore import isoscore_by_singular_values, value_and_gradient
 from benchmarks.speed.search import GRID, SMALL
 from isoadapt import (
+    AdaptedEncoder,
     EmbeddingCache,
     ExactIsotropyLayer,
     FlowAdapter,
@@ -195,18 +196,21 @@ def encoder(device: torch.device, quick: bool) -> Part:
 
 
 def readout(device: torch.device, quick: bool) -> Part:
-    """A readout of the columns that the device computes: its vectors are those of the CPU."""
+    """A layer of a teacher on aligned states: its vectors are those of the CPU; against a pass."""
     folder, texts = _checkpoint(), _texts(quick)
     found = []
     for place in ("cpu", device):
-        encoder = TransformerEncoder(folder, pooling="readout", device=place)
-        teacher = TransformerEncoder(folder, pooling="mean", device=place).transform(texts)
-        columns, fit = encoder.transform(texts), TeacherReadout(ridge=0.01).fit
-        found.append(fit(columns, teacher).transform(columns))
-    agree("TeacherReadout", *found, 1e-2)
-    seconds = seconds_of(lambda: fit(columns, teacher))
-    sizes = {"n": len(texts), "d": columns.shape[1]}
-    yield Comparison("TeacherReadout.fit, which runs on the CPU", (seconds,), facts=sizes)
+        own, teacher = (
+            TransformerEncoder(folder, pooling=pooling, device=place)
+            for pooling in ("readout", "mean")
+        )
+        model = AdaptedEncoder(own, TeacherReadout(ridge=0.01), teacher, general=None).fit(texts)
+        found.append(model.transform(texts))
+    agree("TeacherReadout, aligned tokens", *found, 1e-2)
+    plain = TransformerEncoder(folder, device=device)
+    calls = (partial(call, texts) for call in (model.transform_predict, plain.transform))
+    name = "vectors and labels of one pass and a layer of the teacher, against the pass"
+    yield timed(name, *calls, quick, found[0])
 
 
 def cache(device: torch.device, quick: bool) -> Part:

@@ -11,7 +11,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-from docs._ext import api
+from docs._ext import api, gallery
 
 _ENTRY = re.compile(r"(\s*\w+(?: : |$))?(.*)")  # the name of a parameter or attribute, the rest
 _EXAMPLE = re.compile(r"\]\([./]*/examples/(\w+)\.py\)")
@@ -58,6 +58,20 @@ def _link_names(app: Sphinx, doctree: nodes.document) -> None:
             link += literal
 
 
+def _label_cells(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Repeat the heads of columns of text in the cells, which phones show below each other."""
+    for table in doctree.findall(nodes.table):
+        head = next(table.findall(nodes.thead), None)
+        entries = [] if head is None else [*head.findall(nodes.entry)]
+        if len(entries) < 3 or any("text-right" in entry["classes"] for entry in entries):
+            continue
+        table["classes"].append("stacked")
+        for row in next(table.findall(nodes.tbody)).findall(nodes.row):
+            for entry, cell in list(zip(entries, row, strict=True))[1:]:
+                if cell.children and entry.astext():
+                    cell[0].insert(0, nodes.inline(text=entry.astext(), classes=["cell-head"]))
+
+
 def _resolve_alias(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element
 ) -> Element | None:
@@ -95,8 +109,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before Sphinx looks for its sources."""
     app.add_html_math_renderer("mathml", (_write_formula, None), (_write_formula, None))
     app.connect("builder-inited", lambda app: write(Path(app.srcdir) / "api"))
+    app.connect("builder-inited", gallery.write_thumbnails, priority=900)  # those of the gallery
     app.connect("source-read", _read_markdown)
     app.connect("doctree-read", _link_names)
+    app.connect("doctree-resolved", _label_cells)
     app.connect("missing-reference", _resolve_alias)
     app.connect("autodoc-process-docstring", _quote_fitted_names, priority=100)
     return {"parallel_read_safe": True}

@@ -143,7 +143,7 @@ def _of_table(X: Any, names: list[str], columns: list[Any], name: str) -> Any:
     vectors = [each for each, array in zip(names, arrays, strict=True) if array.ndim > 1]
     if vectors and len(names) > 1:
         raise TypeError(
-            f"{name} is a {type(X).__name__} with the columns {listed(names)}, of which "
+            f"{name} is a {type(X).__name__} with the columns {listed(names)}, and "
             f"{listed(vectors)} hold(s) vectors: choose one such column, {name}[{vectors[0]!r}]"
         )
     numbers = list(map(_numbers, arrays, places))
@@ -229,7 +229,7 @@ def check_finite(X: Any, name: str) -> Any:
 
 
 def _check_present(missing: NDArray[np.bool_], name: str, found: str) -> None:
-    """Raise ValueError if there are rows of which a value is missing."""
+    """Raise ValueError if there are rows with a missing value."""
     if len(rows := np.nonzero(missing)[0]):
         raise ValueError(
             f"Input {name} contains {found} in {len(set(rows))} row(s), the first in row "

@@ -19,8 +19,8 @@ _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the c
 def copy_hashes(X: ArrayLike, pivot: Any = None) -> NDArray[np.uint64]:
     """Hash (n,) of each row, equal for copies, and with few exceptions if float32 parts them.
 
-    It is that of four random projections of the row less the `pivot` (d,), which is the mean by
-    default, rounded to 2⁻¹² of the usual size of its entries.
+    Hashed are four random projections of the row less the `pivot` (d,), by default the mean,
+    rounded to 2⁻¹² of the usual size of its entries.
     """
     rows = np.asarray(as_array(X))
     d, rng = rows.shape[1], np.random.default_rng(0)

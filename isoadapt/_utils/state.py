@@ -23,7 +23,7 @@ def _float32() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-_FLOAT32 = SharedSetting(_float32)  # the default is that of all threads
+_FLOAT32 = SharedSetting(_float32)  # all threads have one default
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def own_state(outputs: bool = True, models: bool = False) -> Iterator[None]:
     """Compute as in a new process, whatever the caller has set; it also decorates functions.
 
     Gradients are recorded, autocast is off, the default device is the CPU, NumPy warns of errors
-    and, with `outputs`, inner estimators of scikit-learn return arrays. The default data type, that
-    of all threads, is float32 with `models` only, whose code is not ours and may depend on it.
+    and, with `outputs`, inner estimators of scikit-learn return arrays. The default data type of
+    all threads is float32 with `models` only, whose code is not ours and may depend on it.
     """
     with ExitStack() as states:
         if torch.is_inference_mode_enabled():

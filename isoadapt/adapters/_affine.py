@@ -1,6 +1,6 @@
 """Adapters that are given: an affine map, or any transformer of scikit-learn."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -11,14 +11,15 @@ from sklearn.base import clone
 from isoadapt._utils.sklearn_private import HasMethods, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter
+from isoadapt.adapters._closed_form import OnePassAdapter, RefittedHead
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
+from isoadapt.metrics._points import codes_of
 
 
 @dataclass(eq=False, repr=False)
-class AffineAdapter(OnePassAdapter):
+class AffineAdapter(RefittedHead, OnePassAdapter):
     """Apply a given affine map z = Ah + c.
 
     ``fit`` learns only the head, if there is one. A map that was computed elsewhere, such as a
@@ -50,16 +51,12 @@ class AffineAdapter(OnePassAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFIT_CONSTRAINTS,
         "matrix": ["array-like", None],
         "offset": ["array-like", None],
     }
 
     matrix: ArrayLike | None = None
     offset: ArrayLike | None = None
-    _: KW_ONLY
-    head: Any = "auto"
-    head_training: str = "refit"
 
     def _fit_rows(
         self, X: NDArray[Any], weights: Any, moments: Moments, head: LinearHead | None
@@ -91,31 +88,30 @@ class TransformerMap(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class TransformerAdapter(BaseAdapter):
-    """A transformer of scikit-learn with a head, as AdaptedEncoder uses it."""
+class TransformerAdapter(RefittedHead, BaseAdapter):
+    """A transformer of scikit-learn with a head, for AdaptedEncoder and compare_adapters."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFIT_CONSTRAINTS,
         "transformer": [HasMethods(["fit", "transform"])],
     }
     _affine: ClassVar[bool] = False
     _invertible: ClassVar[bool] = False
 
     transformer: Any
-    _: KW_ONLY
-    head: Any = "auto"
-    head_training: str = "refit"
 
     @_fit_context(prefer_skip_nested_validation=False)
     @own_state()
-    def fit(self, X: "ArrayLike", y: "ArrayLike | None" = None) -> Self:
+    def fit(
+        self, X: "ArrayLike", y: "ArrayLike | None" = None, groups: "ArrayLike | None" = None
+    ) -> Self:
         """Fit the transformer to embeddings (n, d), and the head to what it gives."""
         rows, targets = self._check_fit_input(X, y)
         fitted = clone(self.transformer).fit(rows, y if targets is None else targets)
         map_ = TransformerMap(fitted, fitted.transform(rows[:1]).shape[1])
-        refit = self._refits_head()
-        head = self._fit_head(rows, targets, map_=map_) if refit else self._resolve_head(rows, None)
-        return self._set_fitted(map_, head)
+        if not self._refits_head():
+            return self._set_fitted(map_, self._resolve_head(rows, None))
+        codes = None if groups is None else codes_of(groups, len(rows), "groups")[1]
+        return self._set_fitted(map_, self._fit_head(rows, targets, None, codes, map_))
 
     def _needs_y(self) -> bool:
         return self._refits_head()

@@ -1,13 +1,13 @@
 """All-but-the-top: removal of the mean and of the directions of largest variance."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 
 from isoadapt._utils.sklearn_private import Interval
-from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
+from isoadapt.adapters._closed_form import MomentsAdapter, RefittedHead
 from isoadapt.adapters._linalg import leading_components
 from isoadapt.adapters._maps import Affine
 from isoadapt.geometry import Moments
@@ -15,7 +15,7 @@ from isoadapt.heads import LinearHead
 
 
 @dataclass(eq=False, repr=False)
-class AllButTheTop(MomentsAdapter):
+class AllButTheTop(RefittedHead, MomentsAdapter):
     """Subtract the mean and remove the leading principal components.
 
     The map is h -> (I - VᵀV)(h - μ), where the rows of V are the directions of largest variance.
@@ -54,16 +54,12 @@ class AllButTheTop(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFIT_CONSTRAINTS,
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
 
     _poor_score: ClassVar[bool] = True
 
     n_components: int | None = None
-    _: KW_ONLY
-    head: Any = "auto"
-    head_training: str = "refit"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         mean, cov = moments.mean.numpy(), moments.covariance(ddof=0).numpy()

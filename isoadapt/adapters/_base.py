@@ -1,6 +1,8 @@
 """Base class of all adapters: validation of input, heads, predictions and tags."""
 
-from typing import Any, ClassVar, Self, cast
+from collections import ChainMap
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,15 +13,28 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix
-from isoadapt._utils.sklearn_private import HasMethods, StrOptions, _check_n_features
+from isoadapt._utils.sklearn_private import HasMethods, StrOptions, _check_n_features, _fit_context
 from isoadapt._utils.state import own_state
+from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.adapters._docstrings import fill_docstring
 from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_targets
 from isoadapt.adapters._maps import Affine, Floats, Map, map_block, map_rows
+from isoadapt.adapters._rows import restore_on_failure
 from isoadapt.geometry._chunks import is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead
 
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
+
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
+
+
+def fit_method(fit: _Fit) -> _Fit:
+    """Decorate a method that fits, so that it checks parameters, and changes nothing if it raises.
+
+    Few rows are fitted in one thread, and settings of the process have no influence.
+    """
+    guarded = restore_on_failure(own_state()(few_rows_in_one_thread(fit)))
+    return _fit_context(prefer_skip_nested_validation=True)(guarded)
 
 
 def _has_head(adapter: "BaseAdapter") -> bool:
@@ -57,12 +72,14 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     _auto_head: ClassVar[str | None] = None  # what head="auto" is for matrices
     _affine: ClassVar[bool] = True  # whether map_ is affine
     _invertible: ClassVar[bool] = True  # whether map_ has an inverse
-    _keeps_predictions: ClassVar[bool] = False  # whether those of a frozen head stay as they are
+    _keeps_predictions: ClassVar[bool] = False  # whether a frozen head predicts the same as before
     _poor_score: ClassVar[bool] = False  # whether it may remove what separates the classes
     _needs_teacher: ClassVar[bool] = False  # whether y of ``fit`` holds vectors of another encoder
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        own = (vars(base).get("_parameter_constraints", {}) for base in cls.__mro__)
+        cls._parameter_constraints = dict(ChainMap(*own))  # inherited as the parameters are
         fill_docstring(cls)
 
     @own_state()
@@ -124,14 +141,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @available_if(lambda self: self._affine)
     def to_affine(self) -> Affine:
-        """Return the fitted map z = Ah + c as a matrix and an offset.
-
-        Returns
-        -------
-        Affine
-            Named tuple of the matrix A of shape (n_features_out, n_features) and the offset c of
-            shape (n_features_out,), in float64.
-        """
+        """Return the fitted map z = Ah + c, a named tuple of the matrix A and the offset c."""
         check_is_fitted(self)
         return cast(Affine, self.map_)
 
@@ -163,51 +173,25 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @available_if(_has_classifier)
     @own_state()
     def predict_proba(self, X: "ArrayLike") -> Floats:
-        """Predict probabilities: the softmax or, if multi-label, sigmoids of the head's logits.
+        """Predict probabilities (n_samples, n_classes), in the order of ``classes_``.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before adaptation.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Probabilities of the classes, in the order of ``classes_``.
+        They are the softmax of the head's logits on the adapted embeddings or, of a multi-label
+        head, the sigmoids.
         """
         return self._ask_head("predict_proba", X)
 
     @available_if(_has_classifier)
     @own_state()
     def predict_log_proba(self, X: "ArrayLike") -> Floats:
-        """Predict the logarithms of the probabilities of :meth:`predict_proba`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before adaptation.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Log-probabilities of the classes, in the order of ``classes_``.
-        """
+        """Predict the logarithms (n_samples, n_classes) of :meth:`predict_proba`."""
         return self._ask_head("predict_log_proba", X)
 
     @available_if(_has_classifier)
     @own_state()
     def decision_function(self, X: "ArrayLike") -> Floats:
-        """Compute the head's logits on the adapted embeddings.
+        """Compute the head's logits (n_samples, n_classes) on the adapted embeddings.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before adaptation.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits. For two classes, the logit of the second class minus that of the first.
+        For two classes, the result is the second logit minus the first, of shape (n_samples,).
         """
         return self._ask_head("decision_function", X)
 
@@ -228,11 +212,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             True labels or values; ignored without a head.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row; ignored without a head.
-
-        Returns
-        -------
-        float
-            The score; larger is better.
 
         Raises
         ------
@@ -272,7 +251,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _check_fit_input(
         self, X: ArrayLike, y: ArrayLike | None, reset: bool = True, **options: Any
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Validate X and, if the head requires it, y; `options` are those of `check_array`."""
+        """Validate X and, if the head requires it, y; `options` are passed to `check_array`."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
         X, numeric = as_matrix(X), self._head_kind() == "regressor"
         options = {

@@ -1,17 +1,17 @@
 """Base classes of adapters that are computed in closed form, in one pass over the rows."""
 
 from abc import abstractmethod
-from typing import Any, Self, cast
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Self, cast
 
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.metaestimators import available_if
 
-from isoadapt._utils.sklearn_private import StrOptions, _fit_context
-from isoadapt._utils.state import own_state
-from isoadapt._utils.threads import few_rows_in_one_thread, one_blas_thread_if_small
-from isoadapt.adapters._base import BaseAdapter
+from isoadapt._utils.sklearn_private import StrOptions
+from isoadapt._utils.threads import one_blas_thread_if_small
+from isoadapt.adapters._base import BaseAdapter, fit_method
 from isoadapt.adapters._heads import needs_fit
-from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
+from isoadapt.adapters._rows import check_frequencies, check_spread
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
     Chunked,
@@ -25,19 +25,24 @@ from isoadapt.geometry._chunks import (
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._points import codes_of
 
-REFIT_CONSTRAINTS: dict[str, list[Any]] = {
-    **BaseAdapter._parameter_constraints,
-    "head_training": [StrOptions({"refit", "frozen"})],
-}
+
+@dataclass(eq=False, repr=False)
+class RefittedHead:
+    """The parameters of adapters that fit their head to the adapted embeddings."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "head_training": [StrOptions({"refit", "frozen"})],
+    }
+
+    _: KW_ONLY
+    head: Any = "auto"
+    head_training: str = "refit"
 
 
 class OnePassAdapter(BaseAdapter):
     """Base class of adapters without a training loop, which implement ``_fit_rows``."""
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    @restore_on_failure
-    @own_state()
-    @few_rows_in_one_thread
+    @fit_method
     def fit(
         self,
         X: "Chunked",
@@ -62,11 +67,6 @@ class OnePassAdapter(BaseAdapter):
         groups : array-like of shape (n_samples,), default=None
             Group of each row, such as its document. The folds that choose the penalty of a head
             with a name keep groups whole; nothing else depends on them.
-
-        Returns
-        -------
-        Self
-            The fitted adapter.
 
         Raises
         ------
@@ -126,16 +126,11 @@ class MomentsAdapter(OnePassAdapter):
     moments_: Moments
 
     @available_if(_supports_chunks)
-    @_fit_context(prefer_skip_nested_validation=True)
-    @restore_on_failure
-    @own_state()
-    @few_rows_in_one_thread
+    @fit_method
     def partial_fit(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:
-        """Update the fit with more rows.
-
-        The result is that of one ``fit`` to all rows so far.
+        """Update the fit with more rows, as if one ``fit`` had had all rows so far.
 
         Parameters
         ----------
@@ -145,11 +140,6 @@ class MomentsAdapter(OnePassAdapter):
             Ignored.
         sample_weight : array-like of shape (n_samples,), default=None
             Frequency weights of the rows of the chunk.
-
-        Returns
-        -------
-        Self
-            The adapter, fitted to all rows so far.
 
         Raises
         ------

@@ -11,26 +11,24 @@ from sklearn.cluster import KMeans
 from isoadapt._utils.sklearn_private import Interval
 from isoadapt.adapters._all_but_the_top import resolve_n_components
 from isoadapt.adapters._base import make_random_state
-from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter
+from isoadapt.adapters._closed_form import OnePassAdapter, RefittedHead
 from isoadapt.adapters._linalg import leading_components
 from isoadapt.adapters._maps import ClusterProjection, nearest_center
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
-_N_INIT = 5  # runs of k-means, of which the best is kept
+_N_INIT = 5  # runs of k-means; the best is kept
 
 
 @dataclass(eq=False, repr=False)
-class ClusterIsotropy(OnePassAdapter):
+class ClusterIsotropy(RefittedHead, OnePassAdapter):
     """Subtract the mean and remove the leading principal components of each cluster.
 
-    The embeddings are clustered by k-means. A new row belongs to the cluster with the nearest
-    centre. With one cluster, this is :class:`AllButTheTop`. The map is neither affine nor
-    invertible. In many fine-tuned encoders, the clusters or the leading components separate the
-    classes, and removing them removes this information: check the score.
-
-    Equal rows are merged into one row with their summed weight, and the order of the rows does not
-    matter. A row of weight 2 therefore gives exactly the same result as the row given twice.
+    The embeddings are clustered by k-means, for which equal rows are merged into one with their
+    summed weight. A new row belongs to the cluster with the nearest centre. With one cluster, this
+    is :class:`AllButTheTop`. The map is neither affine nor invertible. In many fine-tuned encoders,
+    the clusters or the leading components separate the classes, and removing them removes this
+    information: check the score.
 
     Parameters
     ----------
@@ -69,7 +67,6 @@ class ClusterIsotropy(OnePassAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFIT_CONSTRAINTS,
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
@@ -82,8 +79,6 @@ class ClusterIsotropy(OnePassAdapter):
     n_clusters: int = 5
     n_components: int | None = None
     _: KW_ONLY
-    head: Any = "auto"
-    head_training: str = "refit"
     random_state: Any = None
 
     def _fit_rows(

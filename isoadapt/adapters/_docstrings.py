@@ -31,12 +31,11 @@ _TRAINING = """\
         than their spread; "whitened" is not. Both are in units of the size of the
         embeddings, so training does not depend on their scale.
     ridge : float or "auto", default=<ridge>
-        Weight, in the task loss, of the mean squared change of the head's outputs relative to the
-        embeddings before training. It keeps predictions stable if there are few rows: a larger
-        ridge allows less change, and 0, as in the papers, allows any change. Logits are compared
-        after subtracting their mean over the classes, and the squares are summed over the classes.
-        Outputs of a regression are in units of the standard deviations of the targets; their
-        squares, and those of the logits of a multi-label head, are averaged over the outputs.
+        Weight, in the task loss, of the mean squared change of the head's outputs since the start
+        of training. It keeps predictions stable if there are few rows: a larger ridge allows less
+        change, and 0, as in the papers, allows any change. Logits of classes are compared after
+        subtracting their mean, and their squares are summed. Outputs of a regression, in units of
+        the standard deviations of the targets, and of a multi-label head have averaged squares.
         "auto" estimates the ridge from left-out rows, as :doc:`/guide/appendix` describes.
     lr : float or "auto", default=<lr>
         Learning rate of AdamW. "auto" is 0.001. In whitened coordinates with a frozen head, it is
@@ -91,7 +90,7 @@ _OF_TRAINED = """\
         task) and "valid_cost" (the weighted penalty of the validation rows), and a first entry for
         epoch 0, before training, has only these.
     ridge_ : float
-        The ridge used; that of the second fit if there was one.
+        The ridge used, in the second fit if there was one.
     n_iter_ : int
         Number of epochs run.
     best_epoch_ : int
@@ -137,7 +136,7 @@ _PARTS = {
 
 
 def fill_docstring(cls: type) -> None:
-    """Replace lines such as ``<head>`` by their parts; defaults are those of the class."""
+    """Replace lines such as ``<head>`` by their parts, and ``<name>`` by the class's default."""
     text = inspect.cleandoc(cls.__doc__ or "") + "\n"  # which Python 3.13 does when it compiles
     for marker, part in _PARTS.items():
         text = text.replace(f"\n<{marker}>\n", "\n" + textwrap.dedent(part))

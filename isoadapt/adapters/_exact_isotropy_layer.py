@@ -71,7 +71,6 @@ class ExactIsotropyLayer(TaskAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **TaskAdapter._parameter_constraints,
         "alpha": [Interval(Real, 0, 1, closed="right")],
     }
 

@@ -22,7 +22,7 @@ from isoadapt.heads import LinearHead
 
 PROBES = {"logistic": "classifier", "ridge": "regressor"}  # kinds of the heads that have a name
 _N_FOLDS = 5
-_FEW = 15_000  # as many rows are left out in all; with more, not every fold is
+_FEW = 15_000  # rows that are left out in all; with more rows, not every fold is
 # Logarithms to the base 10 of C d or of d/alpha, for rows whose d features have mean variance 1.
 _START = 0.5  # where the search starts, and what is taken if a fold lacks a class
 
@@ -114,7 +114,7 @@ def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> 
     classes, codes = np.unique(y, return_inverse=True)
     counts = np.bincount(folds * len(classes) + codes, minlength=_N_FOLDS * len(classes))
     held_out, d = _left_out(folds), X.shape[1]
-    # Each fit starts from that of the same fold with the last C.
+    # Each fit starts where the fit of the same fold with the last C ended.
     models = [LogisticRegression(max_iter=1000, warm_start=True) for _ in held_out]
     costs: dict[float, float] = {}
 
@@ -140,9 +140,9 @@ def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> 
         best = min((best, best - 0.5, best + 0.5), key=cost)
     model = LogisticRegression(C=10**best / d, max_iter=1000, tol=1e-6)
     head = LinearHead.from_estimator(model.fit(X, y, weights))
-    means = head.coef_.mean(axis=0), head.intercept_.mean()
-    # Without effect on probabilities; the rank is exact.
-    return LinearHead(head.coef_ - means[0], head.intercept_ - means[1], classes)
+    # Centring has no effect on probabilities, and makes the rank exact.
+    coef, intercept = (each - each.mean(axis=0) for each in (head.coef_, head.intercept_))
+    return LinearHead(coef, intercept, classes)
 
 
 def _fit_ridge(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:

@@ -1,6 +1,6 @@
 """IsoBN as a post-processing step, and its scale for each dimension."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isoadapt._utils.sklearn_private import Interval
-from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
+from isoadapt.adapters._closed_form import MomentsAdapter, RefittedHead
 from isoadapt.adapters._maps import Affine
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import dead_dimensions
@@ -17,7 +17,7 @@ from isoadapt.heads import LinearHead
 
 
 @dataclass(eq=False, repr=False)
-class IsoBN(MomentsAdapter):
+class IsoBN(RefittedHead, MomentsAdapter):
     """Scale down dimensions that have a large variance or are correlated with many others.
 
     The map is the elementwise product h -> s·h, without centring. Let σ be the standard deviations
@@ -63,16 +63,12 @@ class IsoBN(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFIT_CONSTRAINTS,
         "beta": [Interval(Real, 0, 1, closed="both")],
         "eps": [Interval(Real, 0, None, closed="neither")],
     }
 
     beta: float = 0.5
     eps: float = 1e-3
-    _: KW_ONLY
-    head: Any = "auto"
-    head_training: str = "refit"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         scale = isobn_scale(moments.covariance(ddof=0), self.beta, self.eps).numpy()

@@ -1,7 +1,6 @@
 """Adapter with the Isotropy Layer."""
 
 from dataclasses import dataclass
-from functools import wraps
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -42,9 +41,8 @@ class IsotropyLayer(PenalisedAdapter):
     Notes
     -----
     On a CPU, small steps run in one thread, because several threads would make them much slower if
-    other programs keep the cores busy. Large steps run in all threads of torch.
-    ``torch.get_num_threads()`` is the same before and after a fit, unless `scoring` sets it to more
-    than 1; in this case that number stays.
+    other programs keep the cores busy. Large steps run in all threads of torch, whose number is the
+    same after a fit.
 
     References
     ----------
@@ -63,7 +61,6 @@ class IsotropyLayer(PenalisedAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
         "bias_corrected": ["boolean"],
         "alpha": [Interval(Real, 0, 1, closed="right")],
     }
@@ -81,19 +78,3 @@ class IsotropyLayer(PenalisedAdapter):
     @property
     def _penalty_weight(self) -> float:
         return (1 - self.alpha) / self.alpha
-
-
-_init = IsotropyLayer.__init__
-
-
-@wraps(_init)
-def _refuse_solver(self: IsotropyLayer, *args: Any, **parameters: Any) -> None:
-    if "solver" in parameters:
-        raise TypeError(
-            f"solver={parameters['solver']!r}: IsotropyLayer has no such parameter; omit it, or "
-            "use ExactIsotropyLayer for what was solver='exact'"
-        )
-    _init(self, *args, **parameters)
-
-
-IsotropyLayer.__init__ = _refuse_solver  # type: ignore[method-assign]

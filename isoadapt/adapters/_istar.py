@@ -60,11 +60,9 @@ class IStarAdapter(WeightedPenaltyAdapter):
     With ``shrinkage="exact"``, the products that give ‖Σ_S‖² and its gradient G would take longer
     than the rest of a training step. They are computed at the start of each epoch and then every n
     steps, where n is the smallest of 16, 6 (1 - ζ²) / ζ² and 0.032 / (lr ζ), rounded down, but at
-    least 1. With the default lr, which is 0.01 for most outputs, n is 16 for ζ = 0.2, 8 for 0.4, 5
-    for 0.6, 3 for 0.8 and 1 from 0.87 on. In between, ‖Σ_S‖² is estimated as f (⟨G, A⟩ / 4f)⁴,
-    where f and G are its last exact value and gradient, and A are the current weights. The estimate
-    is exact for a change of scale and never too large. The trace of Σ_S and its product with the
-    covariance of the batch are exact in each step, as are all values without gradient.
+    least 1. In between, ‖Σ_S‖² is estimated as f (⟨G, A⟩ / 4f)⁴, where f and G are its last exact
+    value and gradient, and A are the current weights. The estimate is exact for a change of scale
+    and never too large. Everything else is exact in each step.
 
     References
     ----------
@@ -83,7 +81,6 @@ class IStarAdapter(WeightedPenaltyAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **WeightedPenaltyAdapter._parameter_constraints,
         "bias_corrected": ["boolean"],
         "zeta": [Interval(Real, 0, 1, closed="both")],
         "shrinkage": [StrOptions({"exact", "detached"})],
@@ -126,8 +123,7 @@ class _ExactShrinkage(Penalty):
     """IsoScore* with Σ_S of the outputs, from a root of the covariance of the inputs.
 
     The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members. In training, ‖Σ_S‖² and
-    its gradient are computed exactly every `steps[k]` steps and estimated in between, because they
-    take longer than all other operations of a step; everything else is exact.
+    its gradient are computed every `steps[k]` steps and estimated in between, see the adapter.
     """
 
     def __init__(

@@ -92,8 +92,8 @@ def ledoit_wolf_shrinkage(moments: Moments) -> float:
     """Estimate the shrinkage of Ledoit and Wolf (2004), lemmas 3.2 to 3.4, in [0, 1]."""
     if moments.fourth is None:
         raise ValueError(
-            "shrinkage='ledoit-wolf' needs the fourth moment, which mapped moments and those of "
-            "earlier versions lack: fit to rows, or use shrinkage='auto', 'oas' or a number"
+            "shrinkage='ledoit-wolf' needs the fourth moment, which mapped moments lack: fit "
+            "to rows, or use shrinkage='auto', 'oas' or a number"
         )
     cov = moments.covariance(ddof=0).numpy()
     square = float(((cov / cov.trace()) ** 2).sum())  # all in units of the squared trace
@@ -124,7 +124,7 @@ def whiten_complement(
     `inner` maps embeddings to the r coordinates of the output in `basis` (d, r). The coordinates
     in `complement` (d, d - r) keep their mean. Their linear regression on `inner` is subtracted,
     and the residual is whitened and scaled to the variance that maximises IsoScore. If `inner` has
-    no variance, it keeps its total variance. The shrinkage is that of the residual, and returned.
+    no variance, it keeps its total variance. The shrinkage of the residual is returned too.
     """
     mean, cov = moments.mean.numpy(), moments.covariance().numpy()
     cross = inner.matrix @ cov

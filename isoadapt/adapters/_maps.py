@@ -51,30 +51,13 @@ class Affine(NamedTuple):
         return Z
 
     def inverted(self) -> "Affine":
-        """Return the inverse map, or the pseudo-inverse if the matrix is singular.
-
-        Returns
-        -------
-        Affine
-            The map from z to its preimage of smallest norm, with the pseudo-inverse of A.
-        """
+        """Return the inverse or, for a singular matrix, the map to preimages of smallest norm."""
         rounding = max(self.matrix.shape) * np.finfo(np.float64).eps
         matrix = np.asarray(np.linalg.pinv(self.matrix, rtol=rounding), dtype=np.float64)
         return Affine(matrix, -matrix @ self.offset)
 
     def after(self, first: "Affine") -> "Affine":
-        """Compose this map with another one that is applied first.
-
-        Parameters
-        ----------
-        first : Affine
-            The map that is applied before this one.
-
-        Returns
-        -------
-        Affine
-            The composition ``h -> self(first(h))``.
-        """
+        """Return the composition ``h -> self(first(h))`` with a map that is applied first."""
         return Affine(self.matrix @ first.matrix, self.matrix @ first.offset + self.offset)
 
 
@@ -106,7 +89,7 @@ def nearest_center(X: Floats, centers: Floats) -> NDArray[np.intp]:
 
 
 def compose(maps: Iterable[Affine]) -> Affine:
-    """Compose affine maps, of which the first is applied first."""
+    """Compose affine maps, which are applied in this order."""
     return reduce(lambda first, then: then.after(first), maps)
 
 

@@ -16,10 +16,8 @@ from torch import nn
 from isoadapt._utils.containers import comparable
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.messages import warn
-from isoadapt._utils.sklearn_private import Interval, StrOptions, _fit_context
-from isoadapt._utils.state import own_state
-from isoadapt._utils.threads import few_rows_in_one_thread
-from isoadapt.adapters._base import BaseAdapter, make_random_state
+from isoadapt._utils.sklearn_private import Interval, StrOptions
+from isoadapt.adapters._base import BaseAdapter, fit_method, make_random_state
 from isoadapt.adapters._engine._choice import takes_weights
 from isoadapt.adapters._engine._coordinates import raw_coordinates, whitened_coordinates
 from isoadapt.adapters._engine._network import Rates
@@ -32,7 +30,6 @@ from isoadapt.adapters._rows import (
     check_frequencies,
     check_spread,
     distinct_rows,
-    restore_on_failure,
     split_rows,
     strata,
 )
@@ -48,7 +45,6 @@ class TaskAdapter(BaseAdapter):
     """Base class of adapters that are fitted to a task; subclasses are dataclasses too."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BaseAdapter._parameter_constraints,
         "ridge": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "device": [str],
         "verbose": ["verbose"],
@@ -66,10 +62,7 @@ class TaskAdapter(BaseAdapter):
     def _fit(self, problem: Problem) -> Self:
         """Find the map and set the fitted attributes."""
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    @restore_on_failure
-    @own_state()
-    @few_rows_in_one_thread
+    @fit_method
     def fit(
         self,
         X: "ArrayLike",  # quoted: help() would otherwise show the whole union
@@ -102,11 +95,6 @@ class TaskAdapter(BaseAdapter):
             search, groups and weights are passed to ``fit`` only with metadata routing, by
             ``set_fit_request(sample_weight=True, groups=True)``; otherwise groups only define the
             folds.
-
-        Returns
-        -------
-        Self
-            The fitted adapter.
 
         Raises
         ------
@@ -169,7 +157,6 @@ class PenalisedAdapter(TaskAdapter):
     """Base class of adapters that are trained by mini-batches with a penalty."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **TaskAdapter._parameter_constraints,
         "balance": [StrOptions({"ema", "cumulative"}), None],
         "smoothing": [Interval(Real, 0, 1, closed="right")],
         "head_training": [StrOptions({"frozen", "joint", "alternating"})],
@@ -340,7 +327,6 @@ class WeightedPenaltyAdapter(PenalisedAdapter):
     """Base class of adapters that are trained on the task loss plus lam times a penalty."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
         "lam": [Interval(Real, None, None, closed="neither")],
     }
     _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"lam"}

@@ -30,20 +30,17 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
 
     The penalty is called in each step with the adapted rows Z of a mini-batch, a float tensor of
     shape (n_rows, n_features). Z is divided by one number, so that the embeddings are of unit size.
-    The penalty returns one number as a tensor that has a gradient; smaller is better.
+    The penalty returns one number as a tensor that has a gradient; smaller is better. It must not
+    change Z in place, and must not keep state between calls. Parameters of a module are not
+    trained, and random numbers come from the global generator of torch.
 
-    - If it has a parameter `labels`, it is also given the class numbers (n_rows,), the indicator
-      matrix of several labels (n_rows, n_labels), or the target values (n_rows, n_outputs), rounded
-      to float32, under this name.
-    - If it has a parameter `prior_cov`, it is also given the covariance (n_features, n_features) of
-      all adapted training rows at the start of the epoch.
-    - It must not change Z in place, and must not keep state between calls.
-    - Parameters of a module are not trained. Random numbers that a penalty draws come from the
-      global generator of torch.
-
-    A penalty with a true attribute ``member_axis`` is evaluated for several fits of a search at
-    once. It is given Z of shape (n_members, n_rows, n_features), and `labels` and `prior_cov` with
-    the same leading axis, and returns a tensor of shape (n_members,).
+    - A parameter `labels` is given the class numbers (n_rows,), the indicator matrix of several
+      labels (n_rows, n_labels), or the target values (n_rows, n_outputs), rounded to float32.
+    - A parameter `prior_cov` is given the covariance (n_features, n_features) of all adapted
+      training rows at the start of the epoch.
+    - With a true attribute ``member_axis``, the penalty is evaluated for several fits of a search
+      at once. All arguments then have a leading axis (n_members,), and it returns a tensor of this
+      shape.
 
     Parameters
     ----------
@@ -74,7 +71,6 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **WeightedPenaltyAdapter._parameter_constraints,
         "penalty": [callable],
     }
 

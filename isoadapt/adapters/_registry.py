@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 class PaperLoss(NamedTuple):
     """A loss with the parameters and the place of its paper; it is imported when it is used."""
 
-    loss_name: str  # a class of isoadapt.losses
+    loss_name: str
     where: str = "head_input"  # one of isoadapt.finetune._penalties.PLACES
     settings: Mapping[str, Any] = {}
+    lam: float = 1.0  # its weight in fine-tuning, if none is given
+    module: str = "isoadapt.losses"
 
     @property
     def make(self) -> "Callable[..., nn.Module]":
         """Make the loss; the keywords are its parameters."""
-        from isoadapt import losses
-
-        return partial(getattr(losses, self.loss_name), **self.settings)
+        module = importlib.import_module(self.module)
+        return partial(getattr(module, self.loss_name), **self.settings)
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -50,8 +50,8 @@ def check_spread(moments: Moments, scaled: bool = False) -> None:
     if not _LEAST_COUNT <= moments.count <= _MOST_COUNT:
         raise ValueError(
             f"sample_weight sums to {moments.count:g} in the rows that are used, but weights are "
-            f"frequencies of rows, of which {_LEAST_COUNT} to {_MOST_COUNT:g} are needed: pass "
-            "counts, or divide the weights by their mean"
+            f"frequencies, and {_LEAST_COUNT} to {_MOST_COUNT:g} rows are needed: pass counts, or "
+            "divide the weights by their mean"
         )
     if not math.isfinite(moments.scatter.trace()):
         raise ValueError(
@@ -93,7 +93,7 @@ def check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArr
 def distinct_rows(
     X: NDArray[Any], y: NDArray[Any] | None, groups: NDArray[Any] | None, weights: Floats | None
 ) -> Sample:
-    """Merge rows of equal X, y and group, unless all weights are 1; drop those of weight 0."""
+    """Merge rows of equal X, y and group, unless all weights are 1; drop rows of weight 0."""
     weights = np.ones(len(X)) if weights is None else weights
     positive = np.flatnonzero(weights)
     labels = [] if y is None else [_codes(column) for column in (y.T if y.ndim == 2 else [y])]

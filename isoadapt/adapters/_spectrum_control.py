@@ -25,10 +25,9 @@ _SVD_INTERVAL = 10  # steps between two decompositions
 class SpectrumControlAdapter(WeightedPenaltyAdapter):
     """Adapter whose singular values of the adapted embeddings are drawn to a prescribed decay.
 
-    The loss is that of the task plus ``lam * sum_k (σ_k - c_1 f(k))²``. The σ_k are the singular
-    values of the n adapted embeddings divided by √n, and c_1 is the largest one before training.
-    They are those of all training rows, computed from the second moment, in units of the size of
-    the embeddings.
+    The loss is the task loss plus ``lam * sum_k (σ_k - c_1 f(k))²``. The σ_k are the singular
+    values of all n adapted training rows, computed from their second moment and divided by √n, in
+    units of the size of the embeddings. c_1 is the largest one before training.
 
     Parameters
     ----------
@@ -62,7 +61,6 @@ class SpectrumControlAdapter(WeightedPenaltyAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **WeightedPenaltyAdapter._parameter_constraints,
         "decay": [StrOptions({"polynomial", "exponential"})],
         "lam": [Interval(Real, 0, None, closed="left")],
     }
@@ -81,11 +79,11 @@ class SpectrumControlAdapter(WeightedPenaltyAdapter):
 class _ExactSpectrum(Penalty):
     """The penalty of all outputs of a layer, bounded from above between decompositions.
 
-    Let M be the second moment of the inputs with a constant 1. The singular values of the outputs
-    are those of B = [A c] M^(1/2). For orthonormal U and V, ⟨B, U diag(t) Vᵀ⟩ <= Σ σ_k t_k (von
-    Neumann), so ‖B - U diag(t) Vᵀ‖² is an upper bound of the penalty, with the same value and
-    gradient if U and V are the singular vectors of B. These are updated every few steps, and
-    whenever gradients are disabled.
+    Let M be the second moment of the inputs with a constant 1. B = [A c] M^(1/2) has the singular
+    values of the outputs. For orthonormal U and V, ⟨B, U diag(t) Vᵀ⟩ <= Σ σ_k t_k (von Neumann), so
+    ‖B - U diag(t) Vᵀ‖² is an upper bound of the penalty, with the same value and gradient if U and
+    V are the singular vectors of B. These are updated every few steps, and whenever gradients are
+    disabled.
     """
 
     def __init__(self, loss: Callable[..., Tensor], root: Tensor, target: Tensor) -> None:

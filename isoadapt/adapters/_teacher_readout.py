@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import r2_score
@@ -15,20 +16,12 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
-from isoadapt._utils.sklearn_private import Interval, StrOptions, _fit_context
-from isoadapt._utils.state import own_state
-from isoadapt._utils.threads import few_rows_in_one_thread
-from isoadapt.adapters._base import BaseAdapter
+from isoadapt._utils.sklearn_private import Interval, StrOptions
+from isoadapt.adapters._base import BaseAdapter, fit_method
 from isoadapt.adapters._linalg import descending_eigh, row_space
 from isoadapt.adapters._maps import Affine, Floats, map_rows
-from isoadapt.adapters._ridge_path import (
-    NO_ROWS,
-    Folds,
-    add_rows,
-    choose_ridge,
-    merged,
-)
-from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
+from isoadapt.adapters._ridge_path import NO_ROWS, Folds, add_rows, choose_ridge, merged
+from isoadapt.adapters._rows import check_frequencies, check_spread
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import RowReader, is_dask, is_memmap, refuse_chunks, unmap_pages
 from isoadapt.geometry._ridge import standardised_path
@@ -46,8 +39,8 @@ class TeacherReadout(BaseAdapter):
 
     One pass of a fine-tuned classifier computes the pooled hidden states of all its layers besides
     the vector that enters its head. This adapter is a ridge regression from them to the vectors of
-    another encoder, the teacher, such as the base model. It needs unlabelled texts
-    that both have encoded. The first columns of X are the head's input, so predictions stay exact.
+    another encoder, the teacher, such as the base model. It needs unlabelled texts that both have
+    encoded. The first columns of X are the head's input, so predictions stay exact.
 
     Columns of X are standardised. The teacher's vectors are scaled to unit length; zeros stay
     zeros. Let T̂ be the predicted vectors, and h the head's input.
@@ -60,8 +53,8 @@ class TeacherReadout(BaseAdapter):
     Parameters
     ----------
     head : LinearHead, FrozenEstimator, "auto" or None, default="auto"
-        The fitted head, which reads the first ``head.n_features_in_`` columns of X. "auto" is that
-        of the checkpoint in an AdaptedEncoder and on the command line, elsewhere None.
+        The fitted head, which reads the first ``head.n_features_in_`` columns of X. "auto" is the
+        checkpoint's in an AdaptedEncoder and on the command line, elsewhere None.
     space : {"teacher", "head"}, default="teacher"
         Space of the adapted vectors. "head" needs a head.
     ridge : float or "auto", default="auto"
@@ -71,7 +64,7 @@ class TeacherReadout(BaseAdapter):
         share, nearly always also if they differ by rounding. A number must be at least 1e-8.
     head_share : float, default=0.03
         Share, between 0 and 1, of RRᵀh in the mean squared norm of z with ``space="head"``, which
-        sets s. If it is small, cosines of z are close to those of T̂.
+        sets s. If it is small, z has nearly the cosines of T̂.
 
     Attributes
     ----------
@@ -119,9 +112,7 @@ class TeacherReadout(BaseAdapter):
     _needs_teacher: ClassVar[bool] = True
     _keeps_predictions = True
     _invertible: ClassVar[bool] = False
-    _n_predicted: ClassVar[int] = (
-        0  # last columns of X that are the teacher's vectors but for an error
-    )
+    _n_predicted: ClassVar[int] = 0  # last columns of X, predictions of y that are corrected
 
     head: Any = "auto"
     _: KW_ONLY
@@ -129,10 +120,7 @@ class TeacherReadout(BaseAdapter):
     ridge: float | str = "auto"
     head_share: float = 0.03
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    @restore_on_failure
-    @own_state()
-    @few_rows_in_one_thread
+    @fit_method
     def fit(
         self,
         X: "ArrayLike",
@@ -155,15 +143,10 @@ class TeacherReadout(BaseAdapter):
             Group of each row, such as its document or corpus. All rows of a group are in one fold.
             Each of the first five groups has its own fold.
 
-        Returns
-        -------
-        Self
-            The fitted adapter.
-
         Raises
         ------
         TypeError
-            If X is given in chunks other than those of a memory map or a dask array.
+            If X is given in chunks, but is neither a memory map nor a dask array.
         ValueError
             If X or y is not finite, their lengths differ, all rows of X are equal, or weights are
             negative or sum to 1 or less; if the head is wider than X; or if ``space="head"`` has no
@@ -175,10 +158,7 @@ class TeacherReadout(BaseAdapter):
         self.__dict__.pop("moments_", None)
         return self._solve(folds)
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    @restore_on_failure
-    @own_state()
-    @few_rows_in_one_thread
+    @fit_method
     def partial_fit(
         self,
         X: "ArrayLike",
@@ -186,26 +166,11 @@ class TeacherReadout(BaseAdapter):
         sample_weight: "ArrayLike | None" = None,
         groups: "ArrayLike | None" = None,
     ) -> Self:
-        """Update the fit with more rows, to that of one ``fit`` to all rows so far.
+        """Update the fit with more rows, as if one ``fit`` had had all rows so far.
 
-        The first chunk may have one row, whose teacher's vector is then predicted for any row.
-        ``fit`` keeps no moments, because they are large, so ``partial_fit`` after it starts again.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Columns of the classifier for one chunk of rows.
-        y : array-like of shape (n_samples, n_features_teacher)
-            The teacher's vectors.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Frequency weights.
-        groups : array-like of shape (n_samples,), default=None
-            Group of each row.
-
-        Returns
-        -------
-        Self
-            The adapter, fitted to all rows so far.
+        It takes one chunk of what :meth:`fit` takes. The first chunk may have one row, whose
+        teacher's vector is then predicted for any row. ``fit`` keeps no moments, because they are
+        large, so ``partial_fit`` after it starts again.
         """
         before = getattr(self, "moments_", NO_ROWS)
         if before is NO_ROWS and hasattr(self, "map_"):
@@ -231,11 +196,6 @@ class TeacherReadout(BaseAdapter):
             The teacher's vectors, which are scaled to unit length.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row.
-
-        Returns
-        -------
-        float
-            R², at most 1.
         """
         check_is_fitted(self)
         rows, true = self._check_pair(X, y, reset=False)
@@ -271,6 +231,8 @@ class TeacherReadout(BaseAdapter):
         groups = as_values(groups, "groups")
         check_consistent_length(rows, groups)
         weights = check_frequencies(sample_weight, rows)
+        n = self._n_predicted
+        targets[:, :n] -= rows[:, self.n_features_in_ - n :]
         return add_rows(folds, rows, targets, weights, groups)
 
     def _find_head(self) -> LinearHead | None:
@@ -292,15 +254,14 @@ class TeacherReadout(BaseAdapter):
     def _solve(self, folds: Folds, several: bool = True) -> Self:
         """Compute the maps; all rows have the same prediction unless there are several."""
         parts = [part for part in folds.parts if part is not None]
-        total, p = merged(parts), self.n_features_in_
+        total, p, n = merged(parts), self.n_features_in_, self._n_predicted
         if several:
             own = Moments._of(total.count, total.mean[:p], total.scatter[:p, :p])
             check_spread(own, scaled=True)
         head = self._find_head()
-        taken = _without_predicted(p, self._n_predicted, len(total))
-        parts, rest = [part.mapped(*taken) for part in parts], total.mapped(*taken)
         self.ridge_, error = choose_ridge(parts, p, self.ridge)
-        spread = float(total.scatter[p:, p:].trace())
+        both, q = total.scatter[p - n :, p - n :], len(total) - p  # what was predicted, and errors
+        spread = float(torch.einsum("aibi->", both.reshape(-1, q, len(both) // q, q)))
         self.r2_ = float(1 - error / spread) if spread > _CONSTANT * total.count else float("nan")
         if len(total) == p + 1:
             warn("y has one column: TeacherReadout needs vectors of a teacher, not labels")
@@ -310,9 +271,10 @@ class TeacherReadout(BaseAdapter):
                 f"R² of the teacher's vectors is {self.r2_:.2f} in held-out rows. Below {_POOR}, "
                 f"{other}fit to more texts, or check that X and y are of the same texts"
             )
-        mean, coef = rest.mean.numpy(), next(standardised_path(rest, p, [self.ridge_])).numpy()
+        mean, coef = total.mean.numpy(), next(standardised_path(total, p, [self.ridge_])).numpy()
         offset = mean[p:] - mean[:p] @ coef
-        self.readout_ = Affine(coef.T - taken[0][p:, :p], offset)
+        coef[p - n :] += np.eye(n, q)
+        self.readout_ = Affine(coef.T, offset)
         map_ = self.readout_ if self.space == "teacher" else self._into_head(total, head)
         return self._set_fitted(map_, head)
 
@@ -321,7 +283,7 @@ class TeacherReadout(BaseAdapter):
         basis, complement = row_space(head.coef_)
         readout, d, p = self.readout_, head.n_features_in_, self.n_features_in_
         cov = total.scatter[:p, :p].numpy() / total.count
-        own, mean = total.mean[:d].numpy(), total.mean[p:].numpy()
+        own, mean = total.mean[:d].numpy(), readout(total.mean[:p].numpy())
         second = readout.matrix @ cov @ readout.matrix.T + np.outer(mean, mean)
         sizes, directions = descending_eigh(second)
         k = min(complement.shape[1], len(sizes))
@@ -339,13 +301,6 @@ class TeacherReadout(BaseAdapter):
         tags.estimator_type = tags.classifier_tags = tags.regressor_tags = None
         tags.target_tags.required = tags.target_tags.multi_output = True
         return tags
-
-
-def _without_predicted(p: int, n: int, width: int) -> Affine:
-    """Return the map of rows (x, t) that takes the last n of the p columns of x from t."""
-    matrix = np.eye(width)
-    matrix[p:, p - n : p] -= np.eye(width - p, n)
-    return Affine(matrix, np.zeros(width))
 
 
 def _chunks(X: Any, y: Any, *others: Any) -> Iterator[tuple[Any, ...]]:

@@ -15,18 +15,17 @@ from isoadapt.adapters._rows import n_batches
 from isoadapt.losses import PersistentEntropyLoss
 from isoadapt.losses._persistent_entropy import MIN_POINTS
 
-_MAX_VALIDATION_ROWS = 3000  # of which the penalty is computed after an epoch
+_MAX_VALIDATION_ROWS = 3000  # in the penalty that is computed after an epoch
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
     """Adapter trained on the task loss minus lam times the persistent entropy of its outputs.
 
-    The persistent entropy is that of the bars of each class in a batch. The bars are the lifetimes
-    of the connected components of the class, which are the lengths of the edges of its minimum
-    spanning tree. The entropy is large if the bars have similar lengths, so that raising it shrinks
-    the longest ones. An epoch is validated on at most 3,000 of the validation rows, because the
-    cost of the tree grows with the square of their number.
+    Each class in a batch has bars, the lengths of the edges of its minimum spanning tree. Their
+    entropy is large if they have similar lengths, so that raising it shrinks the longest ones. An
+    epoch is validated on at most 3,000 of the validation rows, because the cost of the tree grows
+    with the square of their number.
 
     Parameters
     ----------
@@ -61,7 +60,6 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **WeightedPenaltyAdapter._parameter_constraints,
         "bars": [StrOptions({"selected", "all"})],
     }
 

@@ -5,7 +5,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from isoadapt._utils.sklearn_private import Interval, StrOptions
-from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
+from isoadapt.adapters._closed_form import MomentsAdapter, RefittedHead
 from isoadapt.adapters._linalg import (
     descending_eigh,
     estimate_shrinkage,
@@ -20,7 +20,7 @@ from isoadapt.heads import LinearHead
 
 
 @dataclass(eq=False, repr=False)
-class Whitening(MomentsAdapter):
+class Whitening(RefittedHead, MomentsAdapter):
     """Whiten embeddings, fully or in part.
 
     The map is h -> Σ^(-p/2) (h - μ) with the mean μ and the shrunk covariance
@@ -75,7 +75,6 @@ class Whitening(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFIT_CONSTRAINTS,
         "method": [StrOptions({"zca", "pca"})],
         "shrinkage": [
             Interval(Real, 0, 1, closed="both"),
@@ -87,8 +86,6 @@ class Whitening(MomentsAdapter):
 
     method: str = "zca"
     _: KW_ONLY
-    head: Any = "auto"
-    head_training: str = "refit"
     shrinkage: float | str = "auto"
     strength: float = 1.0
     n_components: int | None = None

@@ -232,15 +232,17 @@ def finetune(
             "--set",
             metavar="NAME=VALUE",
             help="A parameter, and --set again for each further one. For the penalty: lam (its "
-            "weight, 1 by default; with istar, positive values increase isotropy and negative "
-            "values decrease it), balance (ema or cumulative), and parameters of the loss, such as "
-            "zeta (istar) or bars (topological-entropy). For the training: epochs, lr, batch_size, "
-            "warmup, weight_decay, class_weight, random_state, device.",
+            "weight, 1 by default, .1 for anchor; with istar, positive values increase isotropy "
+            "and negative values decrease it), balance (ema or cumulative), and parameters of the "
+            "loss, such as zeta (istar) or bars (topological-entropy). For the training: epochs, "
+            "lr, batch_size, warmup, weight_decay, class_weight, random_state, device.",
         ),
     ] = None,
     where: Annotated[
         str | None,
-        Option(help="Vectors penalised: head_input, last, all, layers 1,6. Default: the paper's."),
+        Option(
+            help="Vectors penalised: head_input, mean, last, all, layers 1,6. Default: the paper's."
+        ),
     ] = None,
     class_weight: Annotated[
         str | None, Option(help="Weights of classes in the loss: balanced, or {'a': 2, 'b': 1}.")
@@ -257,7 +259,7 @@ def finetune(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Fine-tune and save a classifier, with or without an isotropy penalty, and evaluate it.
+    """Fine-tune and save a classifier, with or without a penalty, and evaluate it.
 
     Example:
 

@@ -75,7 +75,8 @@ def compare(tables: Tables, run: Run) -> None:
         _save(run, comparison, encoder, wide, len(y))
     if report is not None:
         _write_page(run, comparison, tables, vectors, report)
-    console.show(comparison._text(run.full) + _next(run, comparison), comparison.to_dict())
+    text = "\n\n".join(filter(None, [comparison._text(run.full), _next(run, comparison)]))
+    console.show(text, comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
 
@@ -143,7 +144,7 @@ def _next(run: Run, comparison: Comparison) -> str:
     if run.out is not None:
         words, step = ["export", str(run.out / f"best-for-{use}")], "export"
         words += ["--model", run.model, "--out", "my-exported-model"]
-    return f"\n\nNext: {step} the best adapter for {use}.\n  {shlex.join(['isoadapt', *words])}"
+    return f"Next: {step} the best adapter for {use}.\n  {shlex.join(['isoadapt', *words])}"
 
 
 def _write_page(
@@ -157,17 +158,18 @@ def _write_page(
     seen = set(tables.texts["X"]) if ending else set()  # the adapters are fitted to them
     rows = np.flatnonzero([text not in seen for text in texts])
     named = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
-    fitted = {name: comparison.estimators[name] for name in [*named, *comparison.estimators]}
+    drawn = [*dict.fromkeys([*named, *comparison.estimators])][:3]  # as spectra
+    fitted = comparison.estimators
     own = X[:, : report.n_features]  # the vectors without an adapter
 
     def adapted(name: str) -> NDArray[Any]:
         read = X if isinstance(fitted[name], TeacherReadout) else own
         return np.asarray(fitted[name].transform(read[rows]))
 
-    spectra = SpectrumDisplay.from_embeddings(
-        {"no adapter": own[rows]} | {name: adapted(name) for name in fitted}
-    )
-    displays: dict[str, Any] = {"Spectra before and after the adapters": spectra}
+    sets = {"no adapter": own[rows]} | {name: adapted(name) for name in drawn}
+    displays: dict[str, Any] = {
+        "Spectra before and after the adapters": SpectrumDisplay.from_embeddings(sets)
+    }
     rows = np.random.default_rng(0).permutation(rows)[:_DRAWN]
     if named:  # the last uses are those of the vectors alone
         displays[f"Map before and after {named[-1]}"] = EmbeddingMapDisplay.from_embeddings(
@@ -181,5 +183,6 @@ def _write_page(
         displays=displays,
         texts=[texts[row] for row in rows] if run.with_texts else None,
         description="; ".join([f"Model: {run.model}", *tables.files]),
+        next_step=_next(run, comparison),
     )
     run.console.say(f"Report: {page}")

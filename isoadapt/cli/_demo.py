@@ -212,7 +212,7 @@ def story(
     base, repaired = rows["no adapter"], rows[_REPAIR]
     line = ""
     if base["ev1"] >= _COLLAPSED:
-        line = ", so they lie nearly on a line, and similarity and search fail on them"
+        line = ", so they lie nearly on a line, and their cosines hardly tell texts apart"
     n_pairs, n = len(load_similarity_pairs().scores), f"{base['n_predictions']:,}"
     intro = (
         f"{checkpoint}: {base['metric']} {base['score']:.3f} on {n} held-out "

@@ -62,9 +62,8 @@ def _make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any
     method = PENALTIES[penalty]
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")
-    values.setdefault("where", method.where)
     loss = method.make(**{name: values.pop(name) for name in method.parameters if name in values})
-    return {"penalty": loss, **values}
+    return {"penalty": loss, "lam": method.lam, "where": method.where} | values
 
 
 def _evaluate(

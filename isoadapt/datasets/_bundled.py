@@ -65,8 +65,8 @@ def make_acceptability(
     n_train, n_dev : int, default=3200 and 1196
         Number of sentences in each split, which is even and at most the default.
     random_state : int or None, default=0
-        Seed of the order of the pairs, of which the first are taken. 0 is the order in which they
-        were generated, with the phenomena in turn; None is another order each time.
+        Seed of the order of the pairs; the first ones are taken. 0 is the order in which they were
+        generated, with the phenomena in turn; None is another order each time.
 
     Returns
     -------
@@ -119,11 +119,11 @@ class SimilarityPairs(NamedTuple):
 def load_similarity_pairs() -> SimilarityPairs:
     """Load 102 pairs of English sentences with a graded similarity, for quick checks.
 
-    The sentences were made for this package, 17 pairs of each grade, which alternate. The grades
-    are those of the semantic textual similarity tasks: the same meaning (5), but for minor details
-    (4) or something important (3), the same subject (2), the same topic (1), or unrelated (0). So
-    few pairs tell a broken embedding from a usable one, with a standard error of a correlation of
-    up to about 0.1; to rank good encoders, use a benchmark such as STS-B.
+    The sentences were made for this package, 17 pairs of each grade, which alternate. As in the
+    semantic textual similarity tasks, a grade is the same meaning (5), but for minor details (4) or
+    something important (3), the same subject (2), the same topic (1), or unrelated (0). So few
+    pairs tell a broken embedding from a usable one, with a standard error of a correlation of up to
+    about 0.1; to rank good encoders, use a benchmark such as STS-B.
 
     Returns
     -------

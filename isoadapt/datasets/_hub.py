@@ -31,8 +31,8 @@ def load_hub(
     split : str, default="train"
         Name of the split, such as "train" or "validation".
     text : str or pair of str, default=None
-        Column of the texts, or two columns for pairs of texts. None: the columns that hold
-        strings, of which there must be one or two.
+        Column of the texts, or two columns for pairs of texts. None: the one or two columns that
+        hold strings.
     label : str or None, default="label"
         Column of the labels, as for :func:`load_table`.
 

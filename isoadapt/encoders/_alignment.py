@@ -4,7 +4,7 @@ Lenc and Vedaldi (2015); Bansal, Nakkiran and Barak (2021).
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from torch import Tensor
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._aligned import Aligned, Tail, model_class
 from isoadapt.encoders._backbone import eval_copy
-from isoadapt.encoders._batching import PAIR, Embed, explained_failure, to_device
+from isoadapt.encoders._batching import PAIR, Batch, Embed, explained_failure, to_device
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import ALIGNED, MODES, Normalize, Pooling
 from isoadapt.encoders._texts import Texts
@@ -26,7 +26,6 @@ from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.geometry import Moments
 from isoadapt.geometry._ridge import standardised_path
 
-_BLOCK = 1024  # tokens whose moments are computed at a time
 _RIDGE = 1e-2  # relative to the variance of each column
 _SAMPLE = 100  # texts whose tokens are compared
 _TOLERANCE = 1e-6  # of cosines in float32; where it is more, that of rounding
@@ -103,43 +102,38 @@ def align(
     """Fit the map in front of a teacher's last layers, also without the texts held out."""
     depth = encoder.backbone.n_layers
     states = tuple(sorted({0, depth // 3, 2 * depth // 3, depth - 1, depth}))
-    moments, p = (Moments(), Moments()), len(states) * encoder.backbone.hidden_size
+    sums, p = [_Sums(), _Sums()], len(states) * encoder.backbone.hidden_size
     for texts, weights, held in parts:
-        for rows, of_texts in _token_rows(encoder, teacher, texts, states, -1 - alone.n_layers):
-            for own, chosen in zip(moments, (~held, held), strict=True):
-                kept = np.flatnonzero(chosen[of_texts] & (weights[of_texts] > 0))
-                own.merge(_measured(rows[kept], torch.from_numpy(weights[of_texts[kept]])))
-            progress(len({*of_texts.tolist()}))
+        with closing(_tokens(encoder, teacher, texts, states, -1 - alone.n_layers)) as batches:
+            for numbers, (rows, counts) in batches:
+                of_texts = np.repeat(numbers, counts)
+                for own, chosen in zip(sums, (~held, held), strict=True):
+                    kept = np.flatnonzero(chosen[of_texts] & (weights[of_texts] > 0))
+                    own.add(rows[kept], torch.from_numpy(weights[of_texts[kept]]))
+                progress(len(numbers))
 
     def solved() -> Aligned:
-        coef = next(standardised_path(moments[0], p, [ridge]))
-        offset = _array(moments[0].mean[p:] - moments[0].mean[:p] @ coef)
+        coef = next(standardised_path(moments, p, [ridge]))
+        offset = _array(moments.mean[p:] - moments.mean[:p] @ coef)
         return replace(alone, states=states, matrix=_array(coef.T.contiguous()), offset=offset)
 
+    moments = sums.pop(0).moments()
     without_held = solved()
-    moments[0].merge(moments[1])
+    moments.merge(sums.pop().moments())
     return solved(), without_held
 
 
-def _token_rows(
+def _tokens(
     encoder: Opened, teacher: Opened, texts: Texts, states: Sequence[int], before: int
-) -> Iterator[tuple[Tensor, NDArray[Any]]]:
-    """Yield states of tokens in both encoders (n, p + q), and the number of the text of each."""
+) -> Generator[Batch, None, None]:
+    """Return batches of the states of tokens in both encoders, and the number of them in a text."""
 
     def embed(own: Opened) -> Embed:
         models = own.backbone.base, eval_copy(teacher.backbone.base)
         readers = zip((own, teacher), models, (states, (before,)), strict=True)
         return partial(_states, tuple(readers))
 
-    held: list[Any] = []
-    with closing(encoder.batches(texts, embed, teacher.equal_lengths)) as batches:
-        for numbers, (rows, counts) in batches:
-            held.append((rows, np.repeat(numbers, counts)))
-            if sum(len(rows) for rows, _ in held) >= _BLOCK:
-                yield torch.cat([rows for rows, _ in held]), np.concatenate([of for _, of in held])
-                held.clear()
-    if held:
-        yield torch.cat([rows for rows, _ in held]), np.concatenate([of for _, of in held])
+    return encoder.batches(texts, embed, teacher.equal_lengths)
 
 
 @torch.inference_mode()
@@ -156,14 +150,32 @@ def _states(readers: Any, batch: dict[str, Tensor]) -> tuple[Tensor, NDArray[Any
     return rows, mask.sum(dim=1).numpy()
 
 
-def _measured(rows: Tensor, weights: Tensor) -> Moments:
-    """Return the moments of rows with weights."""
-    if not len(rows):
-        return Moments()
-    weights = weights.to(rows)
-    mean = weights @ rows / weights.sum()
-    rows = (rows - mean) * weights.sqrt()[:, None]
-    return Moments._of(float(weights.sum()), mean.double(), (rows.T @ rows).double())
+class _Sums:
+    """Sums of rows with weights and of their products, about a pivot, in float32 to save memory."""
+
+    count = 0.0
+
+    def add(self, rows: Tensor, weights: Tensor) -> None:
+        """Add rows, which are overwritten."""
+        if not len(rows):
+            return
+        if not self.count:
+            self.pivot, d = rows.mean(dim=0), rows.shape[1]
+            self.sums, self.products = self.pivot.new_zeros(d), self.pivot.new_zeros(d, d)
+        roots = weights.to(rows).sqrt()
+        rows -= self.pivot
+        rows *= roots[:, None]
+        self.count += float(weights.sum())
+        self.sums += roots @ rows
+        self.products.addmm_(rows.T, rows)
+
+    def moments(self) -> Moments:
+        """Return the moments in float64."""
+        if not self.count:
+            return Moments()
+        shift = self.sums.double() / self.count
+        scatter = self.products.double().addr_(shift, shift, alpha=-self.count)
+        return Moments._of(self.count, self.pivot.double() + shift, scatter)
 
 
 def _array(values: Tensor) -> NDArray[Any]:

@@ -56,12 +56,12 @@ _EVICT = """
 
 
 class CacheStats(NamedTuple):
-    """Contents of a cache, and its use by all processes since it was created."""
+    """Contents of a cache, and its use by all processes; :meth:`EmbeddingCache.stats` explains."""
 
-    hits: int  # vectors read
-    misses: int  # texts encoded; a text that occurs more than once in a call counts once
-    rows: int  # vectors stored
-    size: int  # bytes of the file that are in use
+    hits: int
+    misses: int
+    rows: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class EmbeddingCache:
     The key of a vector is a digest of the content of the checkpoint (weights, tokenizer,
     configuration, pooling, code), the parameters of the encoder that affect vectors, the text or
     pair, and a version number of the encoding procedure. A changed checkpoint, or a release of this
-    package that changes vectors, therefore never receives old vectors, which are evicted over time.
-    A copy of a checkpoint in another folder receives the same vectors.
+    package that changes vectors, therefore never receives old vectors; a copy of a checkpoint in
+    another folder receives the same.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class EmbeddingCache:
     max_size: int = 10 * 2**30
 
     def stats(self) -> CacheStats:
-        """Return the number of hits, misses and rows, over all processes.
+        """Return the contents of the cache, and its use by all processes since it was created.
 
         Returns
         -------
@@ -172,7 +172,7 @@ class EmbeddingCache:
 
         def insert(database: sqlite3.Connection) -> set[bytes]:
             now = time.time()
-            # Also those of an interrupted call, and those from before the clock was set back.
+            # Also claims of an interrupted call, and claims from before the clock was set back.
             valid = (now - _CLAIM_SECONDS, now + _CLAIM_SECONDS, owner)
             database.execute(
                 "DELETE FROM claims WHERE time NOT BETWEEN ? AND ? OR owner = ?", valid

@@ -10,19 +10,9 @@ from typing import Any
 from isoadapt._utils.messages import reason
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-# Endings of the files that a model can be loaded from: weights, configuration, tokenizer and code.
-_FILES = (
-    ".json",
-    ".safetensors",
-    ".txt",
-    ".model",
-    ".spm",
-    ".codes",
-    ".tokenizer",
-    ".py",
-    ".jinja",
-)
 _FULL = (".json", ".safetensors")  # endings of files that are never empty
+# Endings of the files that a model can be loaded from: weights, configuration, tokenizer and code.
+_FILES = (*_FULL, ".txt", ".model", ".spm", ".codes", ".tokenizer", ".py", ".jinja")
 _SENTENCE_MODULE = re.compile(  # where the versions of sentence-transformers have their modules
     r"sentence_transformers\.(?:models|(?:base|sentence_transformer)\.modules)\.(?:\w+\.)?(\w+)"
 )
@@ -57,7 +47,7 @@ def download(name: str, revision: str | None, code: bool) -> Path:
     late = None
     try:  # because the first request of snapshot_download has no time limit
         HfApi().repo_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:  # of which snapshot_download tells, unless it came too late
+    except Exception as error:  # snapshot_download tells of it, unless it came too late
         late = error if "Timeout" in type(error).__name__ else None
     options["local_files_only"] = late is not None
     try:
@@ -146,7 +136,7 @@ def first_module(folder: Path) -> tuple[str, Path]:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return the folder of ``config.json``: that of the first module, or `folder` itself."""
+    """Return the folder of ``config.json``: the first module's, or `folder` itself."""
     return first_module(folder)[1]
 
 

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_scalar
 from torch import Tensor
-from torch.nn import functional as F
 from tqdm.auto import tqdm
 
 from isoadapt._utils.messages import shows_progress, warn
@@ -24,7 +23,7 @@ from isoadapt.encoders._tokenization import Tokens
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.geometry import Moments
 from isoadapt.geometry._groups import GroupSums
-from isoadapt.geometry._spread import eigenvalues
+from isoadapt.geometry._spread import eigenvalues, unit_sums
 from isoadapt.metrics._points import spectral_figures, two_nn_or_nan
 
 _BLOCK = 1024  # texts tokenised at a time
@@ -53,8 +52,7 @@ def layer_report(
     Parameters
     ----------
     model : str, path-like, tuple or TransformerEncoder
-        A model as for :class:`TransformerEncoder`, or an encoder. Of an encoder, the length, the
-        batch size, device, dtype and progress bar are used. Its pooling is ignored.
+        A model as for :class:`TransformerEncoder`, or an encoder, whose pooling is ignored.
     texts : sequence of str or of pairs of str
         Texts as for :meth:`TransformerEncoder.transform`, read in the given order.
     max_tokens : int, default=250_000
@@ -71,18 +69,12 @@ def layer_report(
     -------
     pandas.DataFrame
         Table with one row for each hidden state. Row 0 of the index "layer" is the input of the
-        first layer, as in transformers. The columns are
-
-        - "n_tokens", the number of tokens;
-        - "isoscore" and, corrected for the bias of few tokens, "isoscore_corrected";
-        - "ev1", "ev2" and "ev3", the fraction of the variance along the first one, two and three
-          principal directions;
-        - "anisotropy1", the fraction of the first squared singular value, without centring;
-        - "mean_cosine", over all pairs of different tokens;
-        - "two_nn", the TwoNN intrinsic dimension of a sample of the tokens.
-
-        A figure that is not defined is NaN. The attribute ``attrs`` has "n_texts", the number of
-        texts read, and "n_features", the width of the hidden states.
+        first layer, as in transformers. The columns are "n_tokens", the number of tokens, and
+        "isoscore", "isoscore_corrected" (of tokens of different texts), "ev1", "ev2", "ev3",
+        "anisotropy1", "mean_cosine" and "two_nn" (of the sample), as in
+        :class:`~isoadapt.metrics.IsotropyReport`. A figure that is not defined is NaN. The
+        attribute ``attrs`` has "n_texts", the number of texts read, and "n_features", the width of
+        the hidden states.
 
     Raises
     ------
@@ -158,7 +150,7 @@ def _in_text_order(tokens: Tokens) -> NDArray[np.int64]:
 
 
 def _distinct(tokens: Tokens) -> NDArray[np.bool_]:
-    """Return a mask (n,) of as many texts as possible, of which no two have the same tokens."""
+    """Return a mask (n,) of as many texts as possible with different tokens."""
     ends = tokens.lengths.cumsum()
     keys = [
         b"".join(values[start:end].tobytes() for values in tokens.flat.values())
@@ -231,9 +223,9 @@ class _Layer:
         self.moments.update(rows)
         kept = rows[torch.from_numpy(distinct.repeat(sizes)).to(rows.device)]
         self.texts.update(lambda start, stop: kept[start:stop], sizes[distinct])
-        unit = F.normalize(rows, dim=1)
-        self.direction += unit.sum(0)  # sum of the unit vectors (d,)
-        self.n_directions += float(unit.square().sum())
+        direction, n_directions = unit_sums(rows)
+        self.direction += direction
+        self.n_directions += float(n_directions)
 
     def figures(self) -> dict[str, float]:
         """Compute all figures that are defined."""

@@ -54,7 +54,7 @@ class LibraryEncoder:
     def encode(
         self, texts: Texts, progress: Callable[[int], Any] = lambda n_texts: None
     ) -> NDArray[np.float32]:
-        """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
+        """Compute the vectors (n, d) of all texts, repeated or not."""
         rows, blocks = texts.items(), []
         size = 1 if self._padding_changes_vectors() else 32
         for start in range(0, len(rows), _BLOCK):

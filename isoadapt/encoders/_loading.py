@@ -66,7 +66,7 @@ def use_code(folder: Path, kind: str) -> None:
 def check_weights(
     folder: Path, model: Any, report: dict[str, Any], merged: Iterable[str], head: bool
 ) -> None:
-    """Raise ValueError unless all weights were read; `merged` are those of a PEFT adapter."""
+    """Raise ValueError unless all weights were read; `merged` come from a PEFT adapter."""
     names, problem = sorted(report["unexpected_keys"]), ""
 
     def needed(name: str) -> bool:

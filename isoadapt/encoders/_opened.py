@@ -128,7 +128,7 @@ class Opened:
     def encode(
         self, texts: Texts, progress: Callable[[int], Any] = lambda n_texts: None
     ) -> NDArray[np.float32]:
-        """Compute the vectors (n, d) of texts, each of which is encoded, repeated or not."""
+        """Compute the vectors (n, d) of all texts, repeated or not."""
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
         with closing(self.batches(texts, lambda own: own._embed)) as batches:
             write_vectors(batches, vectors, progress)
@@ -143,7 +143,7 @@ class Opened:
         equal_lengths = self.equal_lengths or equal_lengths
         embeds = [embed(self)]
         if fills_two_threads(texts, self.backbone.model.device, budget):
-            # A pass may change buffers, such as those of dynamic rotary embeddings.
+            # A pass may change buffers, as of dynamic rotary embeddings.
             model = eval_copy(self.backbone.model)
             embeds.append(embed(replace(self, backbone=replace(self.backbone, model=model))))
         with (

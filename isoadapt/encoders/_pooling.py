@@ -55,7 +55,7 @@ class Pooling:
     steps: tuple[nn.Module, ...] = ()  # that follow, of vectors (B, d)
     max_length: int | None = None  # of texts in tokens
     layers: tuple[int, ...] = ()  # the hidden state of each; empty stands for the last one
-    aligned: Any = None  # what computes those of the mode ALIGNED
+    aligned: Any = None  # what computes the vectors of the mode ALIGNED
 
     @property
     def parts(self) -> Parts:
@@ -98,20 +98,9 @@ def several_layers(pooling: PoolingSetting, layer: int = -1) -> Literal["readout
     return parts
 
 
-def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Return the state of the first token (B, d), wherever the padding is."""
-    return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
-
-
-def _last(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Return the state of the last token (B, d), wherever the padding is."""
-    last = mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), last]
-
-
-def _max(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Compute the maximum over tokens (B, d)."""
-    return hidden.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(dim=1)
+def _state(hidden: Tensor, place: Tensor) -> Tensor:
+    """Return the state (B, d) of the token at a place (B,) of each text."""
+    return hidden[torch.arange(len(hidden), device=hidden.device), place]
 
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -120,23 +109,14 @@ def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
     return total / mask.sum(dim=1, keepdim=True)
 
 
-def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Compute the sum over tokens divided by the square root of their number (B, d)."""
-    return _mean(hidden, mask) * mask.sum(dim=1, keepdim=True).sqrt()
-
-
-def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean over tokens with weights 1, 2, 3, … (B, d)."""
-    return _mean(hidden, mask * mask.cumsum(dim=1))
-
-
+# From states (B, T, d) and a mask (B, T) to vectors (B, d), wherever the padding is.
 MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": _cls,
-    "max": _max,
+    "cls": lambda states, mask: _state(states, mask.argmax(dim=1)),
+    "max": lambda states, mask: states.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(dim=1),
     "mean": _mean,
-    "mean_sqrt_len_tokens": _mean_sqrt,
-    "weightedmean": _weighted_mean,
-    "lasttoken": _last,
+    "mean_sqrt_len_tokens": lambda states, mask: _mean(states, mask) * mask.sum(1, True).sqrt(),
+    "weightedmean": lambda states, mask: _mean(states, mask * mask.cumsum(dim=1)),
+    "lasttoken": lambda states, mask: _state(states, mask.shape[1] - 1 - mask.flip(1).argmax(1)),
 }
 
 

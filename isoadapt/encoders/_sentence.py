@@ -71,7 +71,7 @@ class _Part(NamedTuple):
 def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
     """Read the pooling of a sentence-transformers folder; return None if `folder` is not one.
 
-    With a `head`, it is that of a CrossEncoder folder, which states the length of texts.
+    With a `head`, a CrossEncoder folder is read, which states the length of texts.
     """
     listed, settings = folder / "modules.json", read_object(folder / MODEL_FILE)
     if head and not (listed.is_file() and settings.get("model_type") == "CrossEncoder"):

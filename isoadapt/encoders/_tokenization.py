@@ -127,8 +127,8 @@ def encoded_parts(
 ) -> Iterator[Columns]:
     """Tokenise a few texts at a time, and yield lists of token ids and other inputs, by name.
 
-    The tokens are those of one call for all texts. Of a text that is much longer than `max_length`,
-    only the beginning is read, unless it has too few tokens to be sure of those that are kept.
+    They are the same as from one call for all texts. Of a text that is much longer than
+    `max_length`, only the beginning is read, if it surely has all tokens that are kept.
     """
     cut = texts.second is None and tokenizer.is_fast and tokenizer.truncation_side == "right"
     size = 512 + 32 * max_length if cut and max_length is not None else sys.maxsize

@@ -3,10 +3,11 @@
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._cache import EmbeddingCache, Request
 from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
 from isoadapt.encoders._identity import Identity, checkpoint_identity
+from isoadapt.encoders._kept import kept_vectors
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._library import open_library
 from isoadapt.encoders._models import DTYPES, checked_live, load_backbone, stored
@@ -40,6 +42,7 @@ from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.heads import LinearHead
 
 
+@dataclass(eq=False, repr=False)
 class TransformerEncoder(TransformerMixin, BaseEstimator):
     """Embed texts, or pairs of texts, with a frozen transformer.
 
@@ -52,9 +55,9 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
     model : str, path-like, tuple or SentenceTransformer
         A folder made by ``save_pretrained``, a name on the Hugging Face Hub, a live
         ``(model, tokenizer)``, or a live SentenceTransformer. Only safetensors weights inside the
-        folder are read. The folder may be that of a PEFT adapter, which needs
-        ``pip install "isoadapt[peft]"``. Its weights are read from this folder and from that of the
-        base model that it names. A live model is shared by :func:`sklearn.base.clone`. It is never
+        folder are read. The folder may hold a PEFT adapter, which needs
+        ``pip install "isoadapt[peft]"`` and is merged into the base model that it names. A live
+        model is shared by :func:`sklearn.base.clone`. It is never
         changed, not even its training mode, keeps its device and dtype, and cannot be pickled; a
         wrapper of ``torch.compile`` or DataParallel is left out, and quantised models are refused.
     pooling : str or list, default="auto"
@@ -73,9 +76,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         is such a list for :class:`~isoadapt.TeacherReadout`: the head's input, if there is a head,
         then the mean of the last hidden state, of that at two thirds of the depth, and of the input
         of the first layer, "cls" of the last, and the mean at one third, as many as fit into 4,096
-        columns. ``get_feature_names_out`` says which. Hidden states are those of the classifier's
-        own pass. An AdaptedEncoder with a teacher sets a value of its own, which holds the
-        teacher's last layers.
+        columns. ``get_feature_names_out`` says which. An AdaptedEncoder with a teacher sets a value
+        of its own, which holds the teacher's last layers.
     layer : int, default=-1
         Index of the hidden state for "cls", "mean" and "max". 0 is the input of the first layer
         and -1 the output of the last layer. "head_input" needs -1.
@@ -84,17 +86,17 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         as both tokenizer and model are made for.
     batch_tokens : int, default=2048
         Number of tokens in a batch, padding included. It is halved when the device runs out of
-        memory. On a CPU, a batch has at most 512 tokens per thread, because larger batches do not
-        fit into the caches and are slower. If torch has an even number of threads, two batches of
-        many texts are computed at a time, each with half of the threads.
+        memory. On a CPU, a batch has at most 512 tokens per thread, which suits its caches. If
+        torch has an even number of threads, two batches of many texts are computed at a time, each
+        with half of the threads.
     device : str or torch.device, default="auto"
         Device of the model. "auto" is "cuda" if it is available, else "cpu".
     dtype : {"auto", "float32", "bfloat16", "float16"}, default="auto"
         Data type of the computation. "auto" is "float32", because adapters amplify rounding errors.
     cache : str, path-like or EmbeddingCache, default=None
         Folder in which vectors are stored, so that no text is encoded twice, even by another
-        process, or an :class:`EmbeddingCache`, which also sets a maximum size. Only vectors of
-        checkpoints, given by folder or name, can be stored, and not those of live models.
+        process, or an :class:`EmbeddingCache`, which also sets a maximum size. Vectors of live
+        models cannot be stored.
     revision : str, default=None
         Branch, tag or commit on the Hub.
     trust_remote_code : bool, default=False
@@ -112,11 +114,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    Inputs that occur more than once are encoded once. Inputs are sorted by length and put into
-    batches of `batch_tokens` tokens, so that there is little padding. On first use, a model is
-    probed for the influence of padding. If padding changes the vectors of a text, as in FNet,
-    ConvBERT and MobileBERT, a batch holds only texts of equal length. The vector of a text
-    therefore does not depend on the other texts.
+    Inputs that occur more than once are encoded once. Batches hold inputs of similar length, so
+    that there is little padding. On first use, a model is probed for the influence of padding. If
+    padding changes the vectors of a text, as in FNet, ConvBERT and MobileBERT, a batch holds only
+    texts of equal length. The vector of a text therefore does not depend on the other texts.
 
     ``fit`` notes the absolute path of a folder, by which a fitted encoder finds it from another
     working directory, as long as it exists and `model` is not set again.
@@ -132,7 +133,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
     array([[ 0.02, ...]], dtype=float32)
     """
 
-    _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - scikit-learn's convention
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
         "model": "no_validation",
         "pooling": [
             StrOptions({"auto", HEAD_INPUT, EXPORTED, READOUT, *OF_STATES}),
@@ -151,51 +152,24 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         "verbose": ["verbose"],
     }
 
-    _noted: tuple[Any, str] = ("", "")  # of ``fit``: the parameter `model` and its absolute path
+    _noted = cast(tuple[Any, str], ("", ""))  # by ``fit``: `model` and its absolute path
 
-    def __init__(
-        self,
-        model: Any,
-        *,
-        pooling: PoolingSetting = "auto",
-        layer: int = -1,
-        max_length: int | None = None,
-        batch_tokens: int = 2048,
-        device: str | torch.device = "auto",
-        dtype: str = "auto",
-        cache: str | os.PathLike[str] | EmbeddingCache | None = None,
-        revision: str | None = None,
-        trust_remote_code: bool = False,
-        verbose: int = 0,
-    ) -> None:
-        self.model = model
-        self.pooling = pooling
-        self.layer = layer
-        self.max_length = max_length
-        self.batch_tokens = batch_tokens
-        self.device = device
-        self.dtype = dtype
-        self.cache = cache
-        self.revision = revision
-        self.trust_remote_code = trust_remote_code
-        self.verbose = verbose
+    model: Any
+    _: KW_ONLY
+    pooling: PoolingSetting = "auto"
+    layer: int = -1
+    max_length: int | None = None
+    batch_tokens: int = 2048
+    device: str | torch.device = "auto"
+    dtype: str = "auto"
+    cache: str | os.PathLike[str] | EmbeddingCache | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    verbose: int = 0
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the texts and note the absolute path of the folder; nothing is learned.
-
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`transform`.
-        y : object, default=None
-            Ignored.
-
-        Returns
-        -------
-        TransformerEncoder
-            The encoder itself.
-        """
+        """Check texts X and note the absolute path of the folder; y is ignored, nothing learned."""
         as_texts(X)
         if isinstance(self.model, str | os.PathLike):
             self._noted = (self.model, str(Path(self.model).expanduser().absolute()))
@@ -203,7 +177,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
     @own_state(models=True)
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Embed texts.
+        """Embed texts as vectors (n, d) in float32, one for each input.
 
         Parameters
         ----------
@@ -211,11 +185,6 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             List, tuple, 1-D array or Series of str. Pairs are a list of 2-tuples, an array of shape
             (n, 2) or a two-column DataFrame. The texts of a pair are joined into one input, and
             give one vector. For a vector of each text, pass the two columns in two calls.
-
-        Returns
-        -------
-        ndarray of shape (n, d), float32
-            One vector for each input.
 
         Raises
         ------
@@ -234,7 +203,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
             cache = self.cache
             if cache is None:
-                vectors = opened()(texts)
+                vectors = kept_vectors(self.identity, texts, lambda rows: opened()(rows))
             else:
                 cache = cache if isinstance(cache, EmbeddingCache) else EmbeddingCache(cache)
                 vectors = Request(cache, texts, self.identity, opened, bar.update).vectors()
@@ -268,12 +237,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
     def identity(self) -> Identity:
         """Return what determines the vectors: the content of files and the settings.
 
-        The model is not loaded. A live model is identified by the object, in this process only.
-
-        Returns
-        -------
-        Identity
-            Equal to that of another encoder of an equal checkpoint with equal settings.
+        The model is not loaded. Encoders of equal checkpoints with equal settings have equal
+        identities. A live model is identified by the object, in this process only.
         """
         self._validate_params()
         length = self.max_length and int(self.max_length)
@@ -285,18 +250,15 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         return Identity(b"").with_settings(id(source), *settings)
 
     def head(self, y: ArrayLike | None = None) -> LinearHead | None:
-        """Return the classifier head of the checkpoint.
+        """Return the classifier head of the checkpoint in float64.
+
+        It is None if the first columns of the vectors are not its input.
 
         Parameters
         ----------
         y : array-like of shape (n_samples,), default=None
             Labels that the head will be used with, see
             :func:`~isoadapt.encoders.load_checkpoint`.
-
-        Returns
-        -------
-        LinearHead or None
-            The head in float64; None if the first columns of the vectors are not its input.
         """
         return self.open().head(y)
 
@@ -329,18 +291,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
             )
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the columns.
+        """Return the names of the columns, ``"transformerencoder0"`` and so on.
 
-        Parameters
-        ----------
-        input_features : array-like of str, default=None
-            Ignored, because texts have no feature names.
-
-        Returns
-        -------
-        ndarray of str
-            ``"transformerencoder0"`` and so on. Columns of several hidden states are named by layer
-            and pooling, such as ``"head_input_0"`` and ``"layer2_mean_17"``.
+        Columns of several hidden states are named by layer and pooling, such as ``"head_input_0"``
+        and ``"layer2_mean_17"``. `input_features` is ignored, because texts have none.
         """
         opened = self.open()
         if several_layers(self.pooling) or isinstance(self.pooling, Aligned):

@@ -30,7 +30,7 @@ from isoadapt.encoders._folder import (
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import encoded_parts
-from isoadapt.finetune._penalties import PENALTIES, PLACES, penalty_options
+from isoadapt.finetune._penalties import PENALTIES, PLACES
 from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns, read_items
 
 
@@ -39,7 +39,7 @@ from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns
         "model": [str, os.PathLike],
         "output_folder": [str, os.PathLike],
         "penalty": [StrOptions(set(PENALTIES)), nn.Module, None],
-        "lam": [Interval(Real, None, None, closed="neither")],
+        "lam": [Interval(Real, None, None, closed="neither"), None],
         "balance": [StrOptions({"ema", "cumulative"}), None],
         "where": [StrOptions(set(PLACES)), Integral, list, tuple, None],
         "class_weight": [StrOptions({"balanced"}), dict, None],
@@ -66,7 +66,7 @@ def finetune_text_classifier(
     output_folder: str | os.PathLike[str],
     *,
     penalty: str | nn.Module | None = None,
-    lam: float = 1.0,
+    lam: float | None = None,
     balance: str | None = None,
     where: str | int | Sequence[int] | None = None,
     class_weight: str | dict[Any, float] | None = None,
@@ -113,23 +113,26 @@ def finetune_text_classifier(
     output_folder : str or path-like
         The folder to write. It appears only when the checkpoint is complete. After an error or an
         interrupt nothing is left, and parent folders that were created for it are removed.
-    penalty : {"istar", "cosreg", "spectrum-control", "topological-entropy", "isotropy-layer"}, \
-            Module or None, default=None
-        Penalty that is added to the task loss: a loss of :mod:`isoadapt.losses`, or a method by
-        name, with the parameters of its paper. "istar" is ``IsoScoreLoss(zeta=0.2,
-        form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum-control"
+    penalty : {"anchor", "istar", "cosreg", "spectrum-control", "topological-entropy", \
+            "isotropy-layer"}, Module or None, default=None
+        Penalty that is added to the task loss: a loss of :mod:`isoadapt.losses`, or one by name.
+        "anchor" keeps the vectors of the texts near those that `model` gives them, which are
+        computed once, before the training: it is 1 minus the mean cosine between the two. The
+        others are methods with the parameters of their papers. "istar" is
+        ``IsoScoreLoss(zeta=0.2, form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum-control"
         ``SpectrumControlLoss()``, "topological-entropy" ``PersistentEntropyLoss()``,
         "isotropy-layer" ``IsoScoreLoss()``.
-    lam : float, default=1.0
+    lam : float, default=None
         Weight of the penalty: the loss is task loss + lam · penalty. With "istar", a negative
-        weight lowers isotropy and a positive weight raises it.
+        weight lowers isotropy and a positive weight raises it. None: 1, for "anchor" 0.1.
     balance : {"ema", "cumulative"} or None, default=None
         How the two losses are scaled to the same size, see :class:`~isoadapt.losses.JointLoss`.
-    where : {"head_input", "last", "all"}, int or sequence of int, default=None
-        Which vectors are penalised. "head_input": the vectors that enter the head. "last": the
-        tokens of the last layer. "all": the tokens of all layers. An integer or a sequence of
-        integers: the tokens of these layers, where 1 is the first layer. None: "all" for
-        "istar", "last" for "cosreg", "head_input" for the others.
+    where : {"head_input", "mean", "last", "all"}, int or sequence of int, default=None
+        Which vectors are penalised. "head_input": the vectors that enter the head. "mean": the
+        mean of the tokens of the last layer, one vector for each text. "last": the tokens of the
+        last layer. "all": the tokens of all layers. An integer or a sequence of integers: the
+        tokens of these layers, where 1 is the first layer. None: "mean" for "anchor", which takes
+        no other vectors, "all" for "istar", "last" for "cosreg", "head_input" for the others.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes in the cross-entropy of labels (n,), as in scikit-learn: positive by
         label, where one that is left out has weight 1, or inversely proportional to its frequency.
@@ -216,7 +219,8 @@ def finetune_text_classifier(
     inputs = as_texts(texts)
     targets = as_targets(read_items(labels), len(inputs))
     torch_device = resolve_device(device)
-    options = penalty_options(penalty, lam, balance, where)
+    if penalty is None and where is not None:
+        raise ValueError(f"where={where!r} has no effect without a penalty: pass penalty= too")
     seed = (torch.Generator().seed() if random_state is None else int(random_state)) % 2**32
     target = check_output_folder(output_folder, overwrite, model=model)
     has_one_step = epochs == 1 and len(inputs) <= batch_size  # whose rate would be 0
@@ -235,6 +239,7 @@ def finetune_text_classifier(
         folder = Path(tempfile.gettempdir())  # exists, and nothing is written to it
         arguments = training_arguments(torch_device, seed, folder, network.config, **settings)
         show_progress = shows_progress(verbose)
+        options = {"penalty": penalty, "lam": lam, "balance": balance, "where": where}
         options["compute_loss_func"] = targets.weighted_loss(class_weight, network.config)
         train_classifier(network, tokenizer, rows, arguments, show_progress, **options)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:

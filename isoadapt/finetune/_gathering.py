@@ -1,9 +1,10 @@
-"""Rows of all processes of a distributed run, and their moments, from which Σ_S is computed."""
+"""Rows of all processes of a distributed run: their moments, and the vectors of an anchor."""
 
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, Subset
@@ -46,27 +47,42 @@ class _Gather(torch.autograd.Function):
         return grad[ctx.own] * dist.get_world_size()
 
 
-@torch.no_grad()
 def sample_moments(trainer: Any, seed: int) -> Moments:
     """Compute the moments of the points of random training rows of all processes."""
-    model, device = trainer.accelerator.unwrap_model(trainer.model), trainer.args.device
     limit = -(-trainer.shrinkage_tokens // trainer.args.world_size)
     moments = Moments()
+    for points, _ in _passes(trainer, _random_batches(trainer, seed), seed):
+        moments.update(points[: limit - int(moments.count)])
+        if moments.count >= limit:
+            break
+    return _merged(moments)
+
+
+def text_vectors(trainer: Any) -> tuple[Tensor, Tensor]:
+    """Return keys (n,) of all distinct training texts in ascending order, and vectors (n, d)."""
+    keys, batches = trainer._watch().text_keys, trainer.get_test_dataloader(trainer.train_dataset)
+    passes = _passes(trainer, batches, trainer.args.seed)
+    parts = zip(*((keys(inputs), points.float()) for points, inputs in passes), strict=True)
+    texts, vectors = (gathered(torch.cat(part)) for part in parts)
+    first = np.unique(texts.cpu(), return_index=True)[1]
+    return texts[first], vectors[first]
+
+
+@torch.no_grad()
+def _passes(trainer: Any, batches: Any, seed: int) -> Iterator[tuple[Tensor, Any]]:
+    """Yield the points of each batch in evaluation mode, and its inputs on the device."""
+    model, device = trainer.accelerator.unwrap_model(trainer.model), trainer.args.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         model.eval()
         try:
-            for batch in _random_batches(trainer, seed):
+            for batch in batches:
                 inputs = trainer._prepare_inputs(batch)
                 with trainer.compute_loss_context_manager(), trainer._watch() as watch:
                     outputs = model(**inputs, **watch.options)
-                rows = watch.points(outputs, inputs).values
-                moments.update(rows[: limit - int(moments.count)])
-                if moments.count >= limit:
-                    break
+                yield watch.points(outputs, inputs).values, inputs
         finally:
             model.train()
-    return _merged(moments)
 
 
 def _random_batches(trainer: Any, seed: int) -> Iterator[Any]:

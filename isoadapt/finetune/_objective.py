@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from isoadapt._utils.files import atomic_path
 from isoadapt.encoders._backbone import find_last_linear, is_classifier
 from isoadapt.encoders._pooling import MODES
-from isoadapt.finetune._penalties import ALL, HEAD_INPUT, LAST, OUTPUT_EMBEDDINGS
+from isoadapt.finetune._penalties import ALL, HEAD_INPUT, LAST, MEAN, OUTPUT_EMBEDDINGS, PENALTIES
 from isoadapt.losses import JointLoss
 
 Where = str | Sequence[int]
@@ -34,6 +35,7 @@ class Points(NamedTuple):
 
 def check_where(where: Any, model: Any) -> Where:
     """Check that a model has the vectors `where`; return it with layers as sorted indices."""
+    where = [where] if isinstance(where, Integral) else where
     if where == HEAD_INPUT:
         output_layer(model)
     elif where == OUTPUT_EMBEDDINGS:
@@ -41,12 +43,12 @@ def check_where(where: Any, model: Any) -> Where:
             raise ValueError(
                 f"where={where!r}: {type(model).__name__} has no output embeddings, which only "
                 "language models have (causal, masked, sequence to sequence); choose "
-                "'head_input', 'last', 'all' or a list of layers"
+                "'head_input', 'mean', 'last', 'all' or a list of layers"
             )
-    elif where not in (LAST, ALL) and not _are_layers(where):
+    elif where not in (MEAN, LAST, ALL) and not _are_layers(where):
         raise ValueError(
-            f"where={where!r} must be 'head_input', 'last', 'all', 'output_embeddings' or a list "
-            "of layers such as [1, 6]"
+            f"where={where!r} must be 'head_input', 'mean', 'last', 'all', 'output_embeddings' or "
+            "a list of layers such as [1, 6]"
         )
     elif model.config.is_encoder_decoder:
         raise ValueError(
@@ -68,7 +70,7 @@ def output_layer(model: Any) -> nn.Module:
     if not outside:
         raise ValueError(
             f"where='head_input': {type(model).__name__} has no linear layer after its base model; "
-            "choose 'last', 'all' or a list of layers"
+            "choose 'mean', 'last', 'all' or a list of layers"
         )
     return outside[-1]
 
@@ -101,20 +103,36 @@ class Watch:
         if self.place == HEAD_INPUT:
             return self._head_points(inputs)
         states = outputs.hidden_states
+        if self.place == MEAN:
+            vectors = MODES["mean"](states[-1], self._counted(inputs, states[-1]))
+            return Points(vectors, torch.arange(len(vectors), device=vectors.device))
         if self.place == LAST:
             layers = states[-1:]
         else:
             layers = states[1:] if self.place == ALL else [states[i] for i in self.place]
-        return _tokens(layers, self._mask(inputs))
+        return _tokens(layers, self._counted(inputs, states[-1]))
+
+    def text_keys(self, inputs: Mapping[str, Any]) -> Tensor:
+        """Return a number for each text of a batch (b,) that depends on its tokens alone."""
+        ids = inputs["input_ids"].flatten(0, -2)
+        rows = zip(ids.cpu(), self._counted(inputs, ids).bool().cpu(), strict=True)
+        digests = [blake2b(row[kept].numpy(), digest_size=8).digest() for row, kept in rows]
+        keys = [int.from_bytes(digest, "little", signed=True) for digest in digests]
+        return torch.tensor(keys, device=ids.device)
 
     def _head_points(self, inputs: Mapping[str, Any]) -> Points:
         entered = self._entered
         if entered.ndim == 3:
             if not is_classifier(self.model):
-                return _tokens([entered], self._mask(inputs))
+                return _tokens([entered], self._counted(inputs, entered))
             # A decoder classifies every token, then picks the last one.
             entered = MODES["lasttoken"](entered, self._not_padding(inputs, entered))
         return Points(entered, torch.arange(len(entered), device=entered.device))
+
+    def _counted(self, inputs: Mapping[str, Any], states: Tensor) -> Tensor:
+        """Return the mask (b, t) of the tokens that count, for their states (b, t, ...)."""
+        mask = self._mask(inputs)
+        return _ones(states) if mask is None else mask.reshape(-1, mask.shape[-1])
 
     def _mask(self, inputs: Mapping[str, Any]) -> Tensor | None:
         """Return the mask of the tokens that count, not padding; None if all of them do."""
@@ -160,9 +178,8 @@ def _ones(states: Tensor) -> Tensor:
     return torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
 
 
-def _tokens(layers: Sequence[Tensor], mask: Tensor | None) -> Points:
+def _tokens(layers: Sequence[Tensor], mask: Tensor) -> Points:
     """Select the tokens of all layers, each (b, t, d), where the mask (b, t) is not 0."""
-    mask = _ones(layers[0]) if mask is None else mask.reshape(-1, mask.shape[-1])
     kept = mask.flatten().nonzero().squeeze(1)
     rows = (kept // mask.shape[1]).repeat(len(layers))
     return Points(torch.cat([layer.flatten(0, 1)[kept] for layer in layers]), rows)
@@ -184,31 +201,33 @@ class Objective(nn.Module):
             )
         if penalty is not None and not isinstance(penalty, nn.Module):
             raise TypeError(
-                f"penalty={penalty!r} must be a loss such as those of isoadapt.losses, or None. "
-                "The loss of I-STAR is IsoScoreLoss(zeta=0.2, form='linear')"
+                f"penalty={penalty!r} must be one of {', '.join(PENALTIES)}, or a loss such as "
+                "those of isoadapt.losses, or None"
             )
         if not isinstance(lam, Real) or not math.isfinite(lam):
             raise ValueError(f"lam={lam!r} must be a finite number")
         self.penalty: Any = copy.deepcopy(penalty)
         self.place: Where = check_where(where, model)
+        if self.takes("texts") and where != MEAN:
+            raise ValueError(
+                f"where={where!r}: penalty='anchor' compares the mean-pooled vectors of texts; "
+                "leave where out"
+            )
         self.joint = JointLoss(float(lam), balance, smoothing)
 
     def needs_prior_cov(self) -> bool:
         """Whether the penalty takes Σ_S of the training rows, with a nonzero zeta."""
         zeta = torch.as_tensor(getattr(self.penalty, "zeta", 1.0))
-        of_rows = self._takes("prior_cov") and self.place != OUTPUT_EMBEDDINGS
+        of_rows = self.takes("prior_cov") and self.place != OUTPUT_EMBEDDINGS
         return of_rows and bool((zeta != 0).any())
 
     def forward(
-        self, task_loss: Tensor, points: Tensor, labels: Tensor | None
+        self, task_loss: Tensor, points: Tensor, **known: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Compute the joint loss and the penalty of points (n, d) with classes (n,)."""
-        options: dict[str, Any] = {}
-        if self._takes("prior_cov"):
-            options["prior_cov"] = self.prior_cov
-        if self._takes("labels"):
-            options["labels"] = labels
-        value = self.penalty(points, **options)
+        """Compute the joint loss and the penalty of points (n, d), of which more may be known."""
+        known["prior_cov"] = self.prior_cov
+        taken = {name: each for name, each in known.items() if self.takes(name)}
+        value = self.penalty(points, **taken)
         joint = self.joint(task_loss, value)  # raises unless the penalty is one number
         if points.requires_grad and not value.requires_grad and value * self.joint.weight != 0:
             raise ValueError(
@@ -242,7 +261,8 @@ class Objective(nn.Module):
             self.prior_cov = prior_cov.to(self.joint.weight.device)
         return same_place
 
-    def _takes(self, name: str) -> bool:
+    def takes(self, name: str) -> bool:
+        """Whether the penalty has a parameter besides the points."""
         return (
             self.penalty is not None and name in inspect.signature(self.penalty.forward).parameters
         )

@@ -1,32 +1,21 @@
 """Penalties that can be chosen by name, and the places where a penalty can act."""
 
-from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from isoadapt.adapters._registry import REGISTRY
+from isoadapt.adapters._registry import REGISTRY, PaperLoss
 
-if TYPE_CHECKING:
-    from torch import nn
-
-HEAD_INPUT, LAST, ALL, OUTPUT_EMBEDDINGS = "head_input", "last", "all", "output_embeddings"
-PLACES = (HEAD_INPUT, LAST, ALL)
+HEAD_INPUT, MEAN, LAST, ALL = PLACES = ("head_input", "mean", "last", "all")
+OUTPUT_EMBEDDINGS = "output_embeddings"
 
 PENALTIES = {name: method.loss for name, method in REGISTRY.items() if method.loss is not None}
-"""Penalties by the names that the methods have everywhere, ``isoadapt.adapters.METHODS``."""
+PENALTIES["anchor"] = PaperLoss("Anchor", MEAN, lam=0.1, module="isoadapt.finetune._anchor")
+"""Penalties by name: those of the methods, ``isoadapt.adapters.METHODS``, and the anchor."""
 
 
-def penalty_options(
-    penalty: "str | nn.Module | None", lam: float, balance: str | None, where: Any
-) -> dict[str, Any]:
-    """Return arguments of the IsotropyTrainer; `where` None is the place of the penalty's paper."""
-    if penalty is None and where is not None:
-        raise ValueError(f"where={where!r} has no effect without a penalty: pass penalty= too")
-    place = HEAD_INPUT
-    if isinstance(penalty, str):
+def with_defaults(penalty: Any, lam: Any, where: Any) -> tuple[Any, Any, Any]:
+    """Return the loss for the name of a penalty, and its weight and place where they are None."""
+    weight, place = 1.0, HEAD_INPUT
+    if isinstance(penalty, str) and penalty in PENALTIES:
         method = PENALTIES[penalty]
-        penalty, place = method.make(), method.where
-    if where is None:
-        where = place
-    elif isinstance(where, Integral):
-        where = [where]
-    return {"penalty": penalty, "lam": lam, "balance": balance, "where": where}
+        penalty, weight, place = method.make(), method.lam, method.where
+    return penalty, weight if lam is None else lam, place if where is None else where

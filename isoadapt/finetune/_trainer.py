@@ -12,8 +12,10 @@ from transformers import Trainer, TrainerCallback
 
 from isoadapt._utils.messages import warn
 from isoadapt.encoders._backbone import is_classifier
-from isoadapt.finetune._gathering import gathered, is_distributed, sample_moments
+from isoadapt.finetune._anchor import Anchor
+from isoadapt.finetune._gathering import gathered, is_distributed, sample_moments, text_vectors
 from isoadapt.finetune._objective import Objective, Points, Watch, divides_by_count
+from isoadapt.finetune._penalties import with_defaults
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.geometry._spread import anisotropy, cumulative_explained_variance, spectrum
 from isoadapt.losses import IsoScoreLoss
@@ -41,28 +43,29 @@ class IsotropyTrainer(Trainer):
     ----------
     *args : object
         Positional arguments of the Trainer.
-    penalty : Module or None, default=None
-        A loss of :mod:`isoadapt.losses`, or another module. It is called with points (n, d), and
-        with ``prior_cov`` and ``labels`` if its ``forward`` has these parameters. It must return a
+    penalty : str, Module or None, default=None
+        A name as in :func:`~isoadapt.finetune.finetune_text_classifier`, a loss of
+        :mod:`isoadapt.losses`, or another module. It is called with points (n, d), and with
+        ``prior_cov`` and ``labels`` if its ``forward`` has these parameters. It must return a
         tensor of shape () with a gradient. The module is copied. None trains without a penalty and
-        logs the figures. The names of :func:`~isoadapt.finetune.finetune_text_classifier` are not
-        accepted.
-    lam : float, default=1.0
+        logs the figures.
+    lam : float, default=None
         Weight of the penalty. With ``IsoScoreLoss(zeta, form="linear")`` of I-STAR, a negative
-        weight lowers isotropy and a positive weight raises it.
+        weight lowers isotropy and a positive weight raises it. None: 1, for "anchor" 0.1.
     balance : {"ema", "cumulative"} or None, default=None
         How task loss and penalty are scaled to the same size, see
         :class:`~isoadapt.losses.JointLoss`.
     smoothing : float, default=0.15
         Smoothing factor of the balance "ema".
-    where : str or list of int, default="head_input"
+    where : str, int or list of int, default=None
         Which points are penalised; padding is always left out. "head_input": the input of the last
         linear layer, with one vector per text for classifiers and one per token for other models.
-        "last": the tokens of the last layer. "all": the tokens of all layers, as one set of
-        points. A list of integers: the tokens of these hidden states, as one set of points, where
-        0 is the input of the first layer, 1 its output and -1 the output of the last layer.
-        "output_embeddings": the rows of the output embedding matrix. The I-STAR paper uses "all",
-        the CosReg paper "last". The layers of a model with LoRA are those of the model inside.
+        "mean": the mean of the tokens of the last layer, one vector per text. "last": the tokens of
+        the last layer. "all": the tokens of all layers, as one set of points. A list of integers:
+        the tokens of these hidden states, as one set of points, where 0 is the input of the first
+        layer, 1 its output and -1 the output of the last layer. "output_embeddings": the rows of
+        the output embedding matrix. None: "head_input", or the place of a penalty given by name.
+        The layers of a model with LoRA are those of the model inside.
     shrinkage_tokens : int, default=250_000
         Maximum number of vectors from which Σ_S, the ``prior_cov`` of an IsoScoreLoss with zeta
         above 0, is computed. It is computed at the start of each epoch from random training rows,
@@ -80,7 +83,7 @@ class IsotropyTrainer(Trainer):
     Raises
     ------
     TypeError
-        If the penalty is not a module. During training, if it does not return a tensor.
+        If the penalty is not a name or module. During training, if it does not return a tensor.
     ValueError
         If a parameter is out of its range, or if the model does not have the vectors in `where`.
         During training, if the penalty returns more than one number, or one without a gradient.
@@ -91,6 +94,11 @@ class IsotropyTrainer(Trainer):
     control), so a resumed run gives the same result as an uninterrupted one. `lam` is not
     restored but taken from the new trainer. For streams, and after the first epoch for batches
     grouped by length, the Trainer itself resumes with another order of the rows.
+
+    "anchor" encodes the training rows once, when ``train`` begins. Their vectors, 4·d bytes for
+    each text, are kept on the device and in the checkpoints, so a resumed run has those of the
+    model from before the training. A text is recognised by its tokens; a data collator that
+    changes them, as for masked language models, raises a ValueError.
 
     Persistent entropy is computed per class if each text has one integer label, otherwise over all
     points. A class counts only in batches with at least five of its texts.
@@ -142,10 +150,10 @@ class IsotropyTrainer(Trainer):
         self,
         *args: Any,
         penalty: Any = None,
-        lam: Any = 1.0,
+        lam: float | None = None,
         balance: str | None = None,
         smoothing: float = 0.15,
-        where: Any = "head_input",
+        where: Any = None,
         shrinkage_tokens: int = 250_000,
         **kwargs: Any,
     ) -> None:
@@ -160,6 +168,7 @@ class IsotropyTrainer(Trainer):
             )
         self.shrinkage_tokens = int(shrinkage_tokens)
         self._loss_scaling_known = False
+        penalty, lam, where = with_defaults(penalty, lam, where)
         self._make_objective = partial(Objective, penalty, lam, balance, smoothing, where)
         self._reset_objective()
         self.add_callback(_Watcher(self))
@@ -216,8 +225,10 @@ class IsotropyTrainer(Trainer):
         cloud = points.values if points.rows is None else gathered(points.values)
         is_weight = isinstance(cloud, nn.Parameter)  # the optimiser step will change it
         self._last_points = cloud.detach().clone() if is_weight else cloud.detach()
-        labels = self._classes(points, inputs.get("labels"))
-        loss = self._join(task, cloud, labels, num_items_in_batch)
+        known = {"labels": self._classes(points, inputs.get("labels"))}
+        if self.isotropy_objective.takes("texts"):
+            known["texts"] = gathered(watch.text_keys(inputs))
+        loss = self._join(task, cloud, known, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def figures(self, points: Tensor) -> dict[str, float]:
@@ -298,7 +309,7 @@ class IsotropyTrainer(Trainer):
             return None
         return gathered(labels[points.rows])
 
-    def _join(self, task: Tensor, cloud: Tensor, labels: Tensor | None, n_items: Any) -> Tensor:
+    def _join(self, task: Tensor, cloud: Tensor, known: dict[str, Any], n_items: Any) -> Tensor:
         """Compute the joint loss, scaled as the Trainer expects for this part of a step."""
         parts = self.current_gradient_accumulation_steps if self._is_scaled(n_items) else 1
         task = task * parts
@@ -307,7 +318,7 @@ class IsotropyTrainer(Trainer):
             task = task + (shown - task.detach())
         losses, joint = [task], task
         if self.isotropy_objective.penalty is not None:
-            joint, penalty = self.isotropy_objective(task, cloud, labels)
+            joint, penalty = self.isotropy_objective(task, cloud, **known)
             losses.append(penalty)
         self._losses.append(torch.stack([loss.detach().float() for loss in losses]))
         return joint / parts
@@ -371,15 +382,21 @@ class IsotropyTrainer(Trainer):
             return
         warn(
             f"{resume_from_checkpoint} holds no {STATE_FILE}, so IsotropyTrainer did not write it: "
-            "moving means and the scale of a penalty restart from their initial values"
+            "moving means and the scale of a penalty restart from their initial values, and an "
+            "anchor holds to the model of the checkpoint"
         )
 
 
 class _Watcher(TrainerCallback):
-    """Updates Σ_S at the start of each epoch, and warns if the first step had no penalty."""
+    """Gets what a penalty needs in time, and warns if the first step had no penalty."""
 
     def __init__(self, trainer: IsotropyTrainer) -> None:
         self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        anchor = self.trainer.isotropy_objective.penalty
+        if isinstance(anchor, Anchor) and not len(anchor.texts):  # else they were resumed
+            anchor.texts, anchor.vectors = text_vectors(self.trainer)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer._update_prior_cov()

@@ -88,8 +88,10 @@ def gather(
     elif is_dask(X):
         moments = _gather_blocks(X)
     else:
+        named = ((f"chunk {number}", chunk) for number, chunk in enumerate(X))
+        chunks = RowReader(X).chunks() if is_memmap(X) else named
         moments, repeated, seen, pivot = Moments(), Moments(), set[int](), None
-        for rows in _check_all(_named_chunks(X), check):
+        for rows in _check_all(chunks, check):
             if distinct:
                 pivot = rows.mean(axis=0) if pivot is None else pivot
                 hashes = copy_hashes(rows, pivot)
@@ -124,7 +126,7 @@ def gather(
 
 
 class RowReader:
-    """Reader of the rows of a matrix, memory map or dask array, or of those of `index`."""
+    """Reader of the rows of a matrix, memory map or dask array, all of them or by `index`."""
 
     def __init__(self, X: Any, index: NDArray[np.int64] | None = None, name: str = "X") -> None:
         if is_dask(X):
@@ -150,7 +152,7 @@ class RowReader:
             yield from (block[first : first + size] for first in range(0, len(block), size))
 
     def chunks(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield the rows in chunks with names, those of a dask array as they are."""
+        """Yield the rows in chunks with names; a dask array has its own chunks."""
         size = max(1, _ENTRIES // max(1, self.X.shape[1]))
         if is_dask(self.X):
             size = max(1, *self.X.chunks[0])
@@ -186,14 +188,6 @@ def map_blocks(
         chunks=(rows.chunks[0], (n_features_out,)),
         meta=np.empty((0, 0), dtype),
     )
-
-
-def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
-    """Chunks of an iterable or memory map, each with a name for error messages."""
-    if is_memmap(X):
-        yield from RowReader(X).chunks()
-    else:
-        yield from ((f"chunk {number}", chunk) for number, chunk in enumerate(X))
 
 
 def _check_all(

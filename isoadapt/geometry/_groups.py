@@ -1,11 +1,11 @@
 """Sums over groups of dependent rows, from which the bias-corrected IsoScore is computed.
 
-The estimates of tr(Σ)² and ‖Σ‖² are those of `unbiased_squares`, the means of ‖a - b‖²‖c - e‖²/4
-and of ((a - b)ᵀ(c - e))²/4, over all quadruples of rows of four different groups. With S_g = Σ xxᵀ
+As in `unbiased_squares`, tr(Σ)² and ‖Σ‖² are estimated by the means of ‖a - b‖²‖c - e‖²/4 and of
+((a - b)ᵀ(c - e))²/4, here over all quadruples of rows of four different groups. With S_g = Σ xxᵀ
 and s_g = Σ x over the n_g rows of group g, the second is the sum over different groups g, h, k, l
-of n_k n_l ⟨S_g, S_h⟩ - 2 n_l s_hᵀ S_g s_k + (s_g·s_h)(s_k·s_l), divided by that of n_g n_h n_k n_l;
-the first has tr(S_g) tr(S_h) and tr(S_g) s_h·s_k in their place. Each sum over different groups is
-a combination of sums over single groups.
+of n_k n_l ⟨S_g, S_h⟩ - 2 n_l s_hᵀ S_g s_k + (s_g·s_h)(s_k·s_l), divided by the sum of
+n_g n_h n_k n_l; the first has tr(S_g) tr(S_h) and tr(S_g) s_h·s_k in their place. Each sum over
+different groups is a combination of sums over single groups.
 """
 
 from collections.abc import Callable, Iterable

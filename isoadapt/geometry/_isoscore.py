@@ -95,12 +95,6 @@ def isoscore_star(
         return (participation_ratio(trace_square, square, trace, d) - 1) / (d - 1)
 
 
-def isoscore_from_covariance(cov: Tensor) -> Tensor:
-    """IsoScore (...) of covariances (..., d, d), d at least 2; NaN where a covariance is zero."""
-    shares = cov / _trace(cov)[..., None, None]  # so that squares do not overflow
-    return (1 / shares.square().sum((-2, -1)) - 1) / (cov.shape[-1] - 1)
-
-
 def corrected_score(square: Tensor, fourth: Tensor, n_samples: float, d: int) -> Tensor:
     """Bias-corrected IsoScore, in [0, 1], from ‖S‖² / tr(S)² and `fourth` of at least 4 rows."""
     trace = torch.ones_like(square)

@@ -66,7 +66,7 @@ class Moments:
         self.fourth: Tensor | None = torch.zeros((), dtype=torch.float64)
 
     def update(self, X: Tensor | ArrayLike, weights: Tensor | NDArray[Any] | None = None) -> Self:
-        """Add rows.
+        """Add rows, and return the instance.
 
         Parameters
         ----------
@@ -78,11 +78,6 @@ class Moments:
             number of rows (``covariance()``, the bias-corrected IsoScore) then use that sum. They
             are unbiased for frequencies only, not for weights that express the reliability or the
             probability of a row. None gives each row the weight 1.
-
-        Returns
-        -------
-        Moments
-            The instance itself.
 
         Raises
         ------
@@ -111,17 +106,12 @@ class Moments:
         return self
 
     def merge(self, other: Moments) -> Self:
-        """Add the rows that another instance has seen.
+        """Add the rows that another instance has seen, and return this one.
 
         Parameters
         ----------
         other : Moments
             Moments of rows with the same number of features. It is not changed.
-
-        Returns
-        -------
-        Moments
-            The instance itself.
 
         Raises
         ------
@@ -137,17 +127,12 @@ class Moments:
         return self
 
     def covariance(self, ddof: float = 1.0) -> Tensor:
-        """Return the covariance of the rows seen so far.
+        """Return the covariance of the rows seen so far, ``scatter / (count - ddof)``.
 
         Parameters
         ----------
         ddof : float, default=1.0
             Number subtracted from `count` in the denominator.
-
-        Returns
-        -------
-        Tensor of shape (n_features, n_features)
-            ``scatter / (count - ddof)``, in float64.
 
         Raises
         ------
@@ -173,21 +158,15 @@ class Moments:
         Returns
         -------
         Moments
-            A new instance. Its `third` and `fourth` are None, because they cannot be computed from
-            the moments of the rows before the map. For the bias-corrected IsoScore of mapped rows,
-            map the rows and pass them to :meth:`update`.
+            A new instance, whose `third` and `fourth` are None, because they cannot be computed.
+            For the bias-corrected IsoScore, map the rows and pass them to :meth:`update`.
         """
         matrix = torch.as_tensor(matrix).to(self.mean)
         mean = matrix @ self.mean + torch.as_tensor(offset).to(self.mean)
         return self._of(self.count, mean, matrix @ self.scatter @ matrix.T)
 
     def second_moment(self) -> Tensor:
-        """Return the mean outer product of the rows seen so far, without centring.
-
-        Returns
-        -------
-        Tensor of shape (n_features, n_features)
-            ``scatter / count + mean meanᵀ``, in float64.
+        """Return the mean outer product of the rows, ``scatter / count + mean meanᵀ``.
 
         Raises
         ------
@@ -199,30 +178,20 @@ class Moments:
     def to_arrays(self) -> dict[str, NDArray[np.float64]]:
         """Return the state as NumPy arrays.
 
-        Returns
-        -------
-        dict of str to ndarray
-            Copies of ``count`` (0-dimensional), ``mean``, ``scatter`` and, unless they are None,
-            ``third`` and ``fourth`` (0-dimensional).
+        They are copies of ``count`` (0-dimensional), ``mean``, ``scatter`` and, unless they are
+        None, ``third`` and ``fourth`` (0-dimensional), by these names.
         """
-        tensors = {name: getattr(self, name) for name in _TENSORS}
-        known = {name: value for name, value in tensors.items() if value is not None}
-        arrays = {name: value.numpy(force=True).copy() for name, value in known.items()}
-        return {"count": np.array(self.count), **arrays}
+        arrays = [tensor.numpy(force=True).copy() for tensor in self._tensors()]
+        return {"count": np.array(self.count), **dict(zip(_TENSORS, arrays, strict=False))}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[np.float64]]) -> Moments:
-        """Make an instance from the arrays that :meth:`to_arrays` returned.
+        """Make an instance on the CPU from the arrays that :meth:`to_arrays` returned.
 
         Parameters
         ----------
         arrays : dict of str to ndarray
             ``count``, ``mean``, ``scatter`` and, both or neither, ``third`` and ``fourth``.
-
-        Returns
-        -------
-        Moments
-            A new instance with this state, on the CPU.
         """
         known = (arrays[name] for name in _TENSORS if name in arrays)
         tensors = (torch.tensor(array, dtype=torch.float64) for array in known)
@@ -235,6 +204,10 @@ class Moments:
         self.third, self.fourth = higher or (None, None)
         return self
 
+    def _tensors(self) -> list[Tensor]:
+        """Return mean, scatter and, unless they are None, third and fourth moment."""
+        return [tensor for name in _TENSORS if (tensor := getattr(self, name)) is not None]
+
     def _add(self, other: Moments) -> None:
         if not other.count:
             return
@@ -242,20 +215,15 @@ class Moments:
             self.count, self.mean = other.count, other.mean.clone()
             self.scatter, self.third, self.fourth = other.scatter.clone(), other.third, other.fourth
             return
-        device, total = self.mean.device, self.count + other.count
+        mean, *moments = (tensor.to(self.mean.device) for tensor in other._tensors())
+        step, total = mean - self.mean, self.count + other.count
         share, between = other.count / total, self.count * other.count / total
-        step, scatter = other.mean.to(device) - self.mean, other.scatter.to(device)
-        if self.third is None or other.third is None or other.fourth is None:
+        if self.third is None or other.third is None:
             self.third = self.fourth = None
         else:
-            parts = (
-                _Part(self.count, self.scatter.trace(), self.third, self.fourth),
-                _Part(
-                    other.count, scatter.trace(), other.third.to(device), other.fourth.to(device)
-                ),
-            )
-            self.third, self.fourth = _merged_higher(*parts, step, self.scatter, scatter)
-        self.scatter += scatter
+            parts = _Part(self.count, *self._tensors()[1:]), _Part(other.count, *moments)
+            self.third, self.fourth = _merged_higher(*parts, step)
+        self.scatter += moments[0]
         self.scatter.addr_(step, step, alpha=between)
         self.mean += step * share
         self.count = total
@@ -274,32 +242,30 @@ class Moments:
 
 
 class _Part(NamedTuple):
-    """Count, trace of the scatter and scale-free higher moments of some rows; arrays or tensors."""
+    """Count, scatter and scale-free higher moments of some rows."""
 
     n: float
-    trace: Any
-    third: Any
-    fourth: Any
+    scatter: Tensor
+    third: Tensor | float
+    fourth: Tensor | float
 
 
-def _merged_higher(
-    first: _Part, second: _Part, step: Any, first_scatter: Any, second_scatter: Any
-) -> tuple[Any, Any]:
+def _merged_higher(first: _Part, second: _Part, step: Tensor) -> tuple[Tensor, Tensor]:
     """Third and fourth moment of two sets of rows; `step` is the second mean minus the first."""
-    n = first.n + second.n
-    trace = first.trace + second.trace + first.n * second.n / n * (step @ step) + _TINY
+    n, traces = first.n + second.n, first.scatter.trace() + second.scatter.trace()
+    trace = traces + first.n * second.n / n * (step @ step) + _TINY
     step = step / trace**0.5
-    third, fourth = _shifted_higher(first, -second.n / n * step, first_scatter, trace)
-    second_part = _shifted_higher(second, first.n / n * step, second_scatter, trace)
+    third, fourth = _shifted_higher(first, -second.n / n * step, trace)
+    second_part = _shifted_higher(second, first.n / n * step, trace)
     return third + second_part[0], fourth + second_part[1]
 
 
-def _shifted_higher(part: _Part, shift: Any, scatter: Any, trace: Any) -> tuple[Any, Any]:
+def _shifted_higher(part: _Part, shift: Tensor, trace: Tensor) -> tuple[Tensor, Tensor]:
     """Third and fourth moment of centred rows plus a shift, both in units of √trace."""
     # For n rows c of scatter S and a shift s: Σ ‖c‖²c + tr(S) s + 2 S s + n‖s‖²s and
     # Σ ‖c‖⁴ + 4 sᵀΣ ‖c‖²c + 4 sᵀS s + 2 tr(S)‖s‖² + n‖s‖⁴.
-    ratio, shift_square = part.trace / trace, shift @ shift
-    third, scatter_shift = ratio**1.5 * part.third, scatter @ shift / trace
+    ratio, shift_square = part.scatter.trace() / trace, shift @ shift
+    third, scatter_shift = ratio**1.5 * part.third, part.scatter @ shift / trace
     return (
         third + (ratio + part.n * shift_square) * shift + 2 * scatter_shift,
         ratio**2 * part.fourth
@@ -309,7 +275,7 @@ def _shifted_higher(part: _Part, shift: Any, scatter: Any, trace: Any) -> tuple[
 
 
 def _in_threads(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
-    """Moments of a chunk of rows in memory, of which each thread takes a part."""
+    """Moments of a chunk of rows in memory; each thread takes a part."""
     # Threads of BLAS in each product of a block would wait for each other longer than they compute.
     most = X.shape[0] * X.shape[1] ** 2 // _PART
     n_threads = max(1, min(torch.get_num_threads(), most))
@@ -330,8 +296,8 @@ def _in_threads(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
 @np.errstate(over="ignore", invalid="ignore")
 def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
     """Moments of a chunk of rows in memory, from two matrix products of each block."""
-    # CᵀC and (1, s)ᵀC, where the rows of C are those of X minus a pivot near the mean, and s are
-    # their squared norms in units of the largest one so far, since their squares could overflow.
+    # CᵀC and (1, s)ᵀC, where C is X minus a pivot near the mean, and s are the squared norms of its
+    # rows in units of the largest one so far, since their squares could overflow.
     counts = None if weights is None else weights.cpu().numpy()
     count = float(len(X) if counts is None else counts.sum())
     if not count:
@@ -359,9 +325,7 @@ def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
         sums += factors @ centred
         fourth += factors[1] @ factors[1]
         scatter += centred.T @ centred  # unlike SciPy's BLAS, NumPy's lets other threads go on
-    return _about_mean(
-        count, pivot, torch.from_numpy(scatter), torch.from_numpy(sums), fourth, largest
-    )
+    return _about_mean(count, pivot, scatter, sums, fourth, largest)
 
 
 def _pivot(X: Tensor | NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64]:
@@ -381,23 +345,19 @@ def _as_array(X: Tensor | NDArray[Any]) -> NDArray[Any]:
 
 
 def _about_mean(
-    count: float,
-    pivot: NDArray[np.float64],
-    product: Tensor,
-    sums: Tensor,
-    raw_fourth: float,
-    largest: float,
+    count: float, pivot: Any, product: Any, sums: Any, raw_fourth: float, largest: float
 ) -> Moments:
     """Moments about the mean from the sums of `_chunk_moments` about a pivot."""
+    pivot, product, sums = map(torch.from_numpy, (pivot, product, sums))
     shift = sums[0] / count
     upper = product.addr(shift, shift, alpha=-count).triu_()
     scatter = upper + upper.triu(1).T
     trace = scatter.trace() + _TINY
     step, unit = shift / trace.sqrt(), largest / trace
-    third, fourth = _shifted_higher(_Part(count, trace, 0.0, 0.0), step, scatter, trace)
+    third, fourth = _shifted_higher(_Part(count, scatter, 0.0, 0.0), step, trace)
     third = sums[1] / trace.sqrt() * unit - third
     fourth = raw_fourth * unit**2 - fourth - 4 * (step @ third)
-    return Moments._of(count, torch.from_numpy(pivot) + shift, scatter, third, fourth)
+    return Moments._of(count, pivot + shift, scatter, third, fourth)
 
 
 def _device_moments(X: Any, weights: Tensor | None) -> Moments:

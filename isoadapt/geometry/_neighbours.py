@@ -78,7 +78,7 @@ class _Search(NamedTuple):
     bias: Tensor  # (n,): nothing, or minus half the squared norm
     size: Tensor  # (m,): root of an upper bound of products and scores, for their rounding
     numbers: Tensor  # (n,): of the points among all rows, ascending
-    own: bool  # whether the queries are the points, none of which is a neighbour of itself
+    own: bool  # whether the queries are the points, and none is a neighbour of itself
     metric: str
     k: int
 
@@ -118,7 +118,7 @@ class _Search(NamedTuple):
 
     def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
         """Distances (b, c) of queries (b, d) to points (b, c), without cancellation."""
-        # Each is summed alike, which a matrix product does not promise: those of copies are equal.
+        # Each is summed alike, which makes copies equal; a matrix product does not promise it.
         near = self.points.index_select(0, indices.flatten()).unflatten(0, indices.shape)
         if self.metric == "euclidean":
             return near.sub_(queries[:, None]).norm(dim=-1)

@@ -47,8 +47,8 @@ def persistence_bars(X: ArrayLike | Tensor) -> Floats | Tensor:
     Returns
     -------
     ndarray or Tensor of shape (n - 1,)
-        Lengths of the bars in descending order, including those of length zero. If X is a tensor,
-        a tensor on its device.
+        Lengths of the bars in descending order, also of length zero. If X is a tensor, a tensor on
+        its device.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def persistence_bars(X: ArrayLike | Tensor) -> Floats | Tensor:
             f"X has shape {tuple(points.shape)}: a matrix of shape (n, d) with n >= 1 and d >= 1 "
             "is needed"
         )
-    parents = torch.from_numpy(spanning_parents(to_numpy(points)))
+    parents = torch.from_numpy(spanning_parents(points.numpy(force=True)))
     ends = points.index_select(0, parents.to(points.device))
     bars = torch.linalg.vector_norm(points[1:] - ends, dim=1).sort(descending=True).values
     if not math.isfinite(bars.detach().sum()):
@@ -80,7 +80,7 @@ def persistence_bars(X: ArrayLike | Tensor) -> Floats | Tensor:
             "X is not finite: it contains NaN, infinity or values whose squares overflow; drop "
             "these rows, or scale X down"
         )
-    return bars if isinstance(X, Tensor) else to_numpy(bars)
+    return bars if isinstance(X, Tensor) else bars.numpy()
 
 
 @overload
@@ -123,9 +123,9 @@ def select_bars(bars: ArrayLike | Tensor) -> Floats | Tensor:
     array([9., 8.])
     """
     lengths = _check_bars(bars)
-    order = torch.from_numpy(selected_indices(to_numpy(lengths)))
+    order = torch.from_numpy(selected_indices(lengths.numpy(force=True)))
     selected = lengths[order.to(lengths.device)]
-    return selected if isinstance(bars, Tensor) else to_numpy(selected)
+    return selected if isinstance(bars, Tensor) else selected.numpy()
 
 
 @overload
@@ -171,11 +171,6 @@ def persistent_entropy(bars: ArrayLike | Tensor) -> float | Tensor:
 def p_log_p(shares: Tensor) -> Tensor:
     """p ln p of non-negative `shares`; zero, with a finite gradient, where p is zero."""
     return shares * shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
-
-
-def to_numpy(values: Tensor) -> Floats:
-    """Values of a float32 or float64 tensor as an array, which may share their memory."""
-    return values.detach().cpu().numpy()
 
 
 def spanning_parents(points: Floats) -> Indices:

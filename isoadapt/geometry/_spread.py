@@ -1,9 +1,9 @@
 """How points spread: spectra, cosines, the partition function, and what counts as no variance.
 
-The squares tr(S)² and ‖S‖_F² of a sample covariance S overestimate those of the covariance Σ of the
-distribution. Himeno and Yamada (2014), "Estimations for some functions of covariance matrix in high
-dimension under non-normality and its applications", give unbiased estimates of tr(Σ)² and ‖Σ‖_F²
-from tr(S), ‖S‖_F² and the fourth moment of the rows.
+The squares tr(S)² and ‖S‖_F² of a sample covariance S overestimate tr(Σ)² and ‖Σ‖_F² of the
+covariance Σ of the distribution. Himeno and Yamada (2014), "Estimations for some functions of
+covariance matrix in high dimension under non-normality and its applications", give unbiased
+estimates from tr(S), ‖S‖_F² and the fourth moment of the rows.
 """
 
 import math
@@ -60,12 +60,6 @@ def effective_rank(variances: Tensor) -> Tensor:
     return torch.special.entr(shares).sum().exp().clamp(1, len(shares))
 
 
-def cosine_sum(X: Tensor) -> Tensor:
-    """Sum (...) of the cosines of ordered pairs of rows X (..., n, d); zero rows have cosine 0."""
-    direction, count = unit_sums(X)
-    return direction.square().sum(-1) - count
-
-
 def unit_sums(X: Tensor) -> tuple[Tensor, Tensor]:
     """Sum (..., d) of the unit vectors of rows X (..., n, d), and number (...) of non-zero rows."""
     norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
@@ -109,7 +103,7 @@ def partition_dispersion(log_z: Tensor) -> Tensor:
 
 
 def principal_axes(X: Tensor) -> Tensor:
-    """Unit eigenvectors of XᵀX as columns, their signs fixed; for n < d those of the row space."""
+    """Unit eigenvectors of XᵀX as columns, their signs fixed; for n < d in the row space only."""
     scale = X.abs().max()  # divided out, so that squares do not overflow
     scale = torch.where(scale > 0, scale, 1.0)
     if len(X) < X.shape[1]:

@@ -28,7 +28,7 @@ def model_card(
     metrics: Mapping[str, Any] | None,
     reference: Reference | None,
 ) -> str:
-    """Describe a fitted adapter; `reference` is that of its encoder, if it is known."""
+    """Describe a fitted adapter; `reference` is its encoder's, if it is known."""
     settings = {} if reference is None else reference.settings
     names = [name for name in ("pooling", "layer", "max_length") if name in settings]
     vectors = ", ".join(f"{name}={settings[name]!r}" for name in names)
@@ -69,8 +69,8 @@ def sentence_card(
     plain, classification = json.dumps(name), ""
     shown = f"{plain}, trust_remote_code=True" if code or not modules else plain
     if "logits" in check.differences:
-        effect = "includes the adapter and its head, and its predictions may differ from those of"
-        effect = "is unchanged, and predicts as that of" if kept else effect
+        effect = "includes the adapter and its head, and may predict otherwise than the base model"
+        effect = "is unchanged, and predicts like the base model" if kept else effect
         empty = f"Write `{reference.stand_in}` for an empty text, which has no tokens."
         classification = _filled(
             "classification.md",

@@ -81,8 +81,8 @@ class Exact:
         fit = f"fit the adapter to TransformerEncoder({folder!r}, {found}).transform(texts)"
         if recorded != found:
             raise ValueError(
-                f"the adapter was fitted to vectors with {recorded} ({name}), but those of the "
-                f"checkpoint {folder!r} are vectors with {found}: {fit}, or {SERVE}"
+                f"the adapter was fitted to vectors with {recorded} ({name}), but the checkpoint "
+                f"{folder!r} gives vectors with {found}: {fit}, or {SERVE}"
             )
         raise ValueError(
             f"the adapter was fitted to vectors of another checkpoint ({name}) than {folder!r}, "

@@ -11,7 +11,7 @@ from isoadapt.interop._pipeline import take_apart
 
 @own_state()
 def to_faiss(adapter: Any) -> Any:
-    """Convert an affine adapter to a FAISS transform.
+    """Convert an affine adapter z = Ah + c to a FAISS transform in float32.
 
     ``faiss.IndexPreTransform(to_faiss(adapter), index)`` adapts the vectors that are added to the
     index, and the queries.
@@ -21,11 +21,6 @@ def to_faiss(adapter: Any) -> Any:
     adapter : adapter or Pipeline
         A fitted affine adapter, or a pipeline of such adapters. An encoder in front and a linear
         model at the end are left out.
-
-    Returns
-    -------
-    faiss.LinearTransform
-        The map z = Ah + c in float32.
 
     Raises
     ------

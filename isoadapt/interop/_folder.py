@@ -23,7 +23,7 @@ from isoadapt.interop._reference import REFERENCE, read_reference, write_referen
 
 FILE, CARD = "adapter.skops", "README.md"
 
-# Packages of which skops may create objects: they hold arrays and compute, and touch no files.
+# Packages whose objects skops may create: they hold arrays and compute, and touch no files.
 _TRUSTED = ("isoadapt.adapters.", "isoadapt.geometry.", "isoadapt.heads.", "isoadapt.losses.")
 _ALIGNED = f"{Aligned.__module__}.{Aligned.__name__}"
 # The parameters that determine vectors. Neither trust_remote_code nor cache is read from a file.
@@ -67,7 +67,7 @@ def save_adapter(
         differs for one-vs-rest models of three or more classes. Settings of ``set_output`` and
         ``set_fit_request`` are not saved.
     folder : str or path-like
-        The folder to write.
+        The folder to write, which is returned.
     base_model : str, path-like or TransformerEncoder, default=None
         The encoder whose embeddings the adapter was fitted to, or the name or folder of its
         checkpoint. For an encoder, the folder records its vectors of a few texts, pooling, layer
@@ -84,11 +84,6 @@ def save_adapter(
     overwrite : bool, default=False
         Whether to replace an adapter that this function saved in `folder`. A folder that holds any
         other file or folder is never replaced.
-
-    Returns
-    -------
-    Path
-        The folder.
 
     Raises
     ------
@@ -158,9 +153,9 @@ def save_adapter(
 def load_adapter(folder: str | os.PathLike[str]) -> Any:
     """Load an adapter that :func:`save_adapter` saved.
 
-    Loading runs no code from the folder and reads no files outside it; links raise an error. Only
-    classes of isoadapt's adapters, heads and losses are created, and those of scikit-learn that
-    skops trusts. Parameters and maps are checked.
+    Loading runs no code from the folder and reads no files outside it; links raise an error. It
+    creates only isoadapt's adapters, heads and losses, and classes of scikit-learn that skops
+    trusts. Parameters and maps are checked.
 
     Parameters
     ----------
@@ -170,10 +165,10 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     Returns
     -------
     adapter or Pipeline
-        The fitted adapter. Its outputs and predictions are bitwise identical to those of the
-        adapter that was saved, except those of a linear model that ended a pipeline, see
-        :func:`save_adapter`. Several steps, also those of an AdaptedEncoder, are loaded as a
-        Pipeline. Its encoder loads the checkpoint on first use, by the name that was saved.
+        The fitted adapter. It gives bitwise the same outputs and predictions as the adapter that
+        was saved, except for a linear model that ended a pipeline, see :func:`save_adapter`.
+        Several steps, also of an AdaptedEncoder, are loaded as a Pipeline. Its encoder loads the
+        checkpoint on first use, by the name that was saved.
 
     Raises
     ------
@@ -254,7 +249,7 @@ def _load(blob: bytes) -> tuple[Any, str | None]:
 
 
 def _is_trusted(name: str) -> bool:
-    """Return whether a name is that of a class which a trusted package defines."""
+    """Return whether a trusted package defines a class of this name."""
     found = locate(name) if name.startswith((*_TRUSTED, _ALIGNED)) else None
     return isinstance(found, type) and f"{found.__module__}.{found.__name__}" == name
 

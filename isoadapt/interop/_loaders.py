@@ -34,7 +34,7 @@ _NO_LIMIT = 10**9  # smaller than the maximum length of tokenizers that have non
 
 
 def check_written(folder: Path, reference: Reference, code: bool = False) -> Check:
-    """Load a written folder as its users do, compare it with its reference, and store that.
+    """Load a written folder as its users do, compare it with its reference, and store this.
 
     `code` says whether its code may run. A difference beyond rounding that affects users is an
     error, and any other gives a warning.

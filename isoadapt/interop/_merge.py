@@ -27,17 +27,17 @@ def merge_into_checkpoint(
 
     For the adapter z = Ah + c and the head Wz + b, the classifier of the copy has the weights WA
     and the bias Wc + b, computed in float64. The copy is loaded with
-    ``AutoModelForSequenceClassification.from_pretrained``. Its logits are those of encoder,
-    adapter and head, at the cost of the original model. It is written in float32. Tokenizer and
+    ``AutoModelForSequenceClassification.from_pretrained``. It gives the logits of encoder, adapter
+    and head at the cost of the original model. It is written in float32. Tokenizer and
     sentence-transformers files are copied unchanged. With the texts and logits in
     ``reference.json``, ``isoadapt check`` compares the copy where it is deployed. The copy holds no
     adapted vectors: an adapter that leaves the logits as they are, such as
     :class:`~isoadapt.LogitPreservingWhitening`, is refused, because its merge would repair nothing.
 
-    The adapter must have been fitted to the vectors that enter the last layer of the classifier
-    of this checkpoint. This is checked for a pipeline that begins with an encoder, and for a
-    saved adapter that records its encoder, by their vectors of a few texts: a copy or a renamed
-    folder counts as the same checkpoint, and vectors of another data type pass.
+    The adapter must have been fitted to the input of the checkpoint's head. This is checked for a
+    pipeline that begins with an encoder, and for a saved adapter that records its encoder, by their
+    vectors of a few texts: a copy of the checkpoint counts as the same, and so do vectors of
+    another data type.
 
     Parameters
     ----------
@@ -53,15 +53,10 @@ def merge_into_checkpoint(
         with its transformer in a subfolder, only this transformer is copied. Its own code may run,
         and is copied, if the pipeline's encoder has ``trust_remote_code=True``.
     out_folder : str or path-like
-        The folder to write. It appears only when it is complete.
+        The folder to write, which is returned. It appears only when it is complete.
     overwrite : bool, default=False
         Whether to replace a checkpoint in `out_folder` that isoadapt wrote. A folder that holds any
         other file or folder is never replaced.
-
-    Returns
-    -------
-    Path
-        The new folder.
 
     Raises
     ------
@@ -76,10 +71,10 @@ def merge_into_checkpoint(
         If a step of the pipeline is not an adapter.
     ValueError
         If `model_folder` has no classifier, or the adapter leaves its logits as they are, for which
-        there is :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine, if
-        it was fitted to other vectors than those that enter the head of the checkpoint, if the two
-        heads have different classes, if a bias is needed but the architecture has none, or if the
-        copy gives another prediction for a checked text.
+        there is :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine or
+        was fitted to other vectors than the head's input, if the two heads have different classes,
+        if a bias is needed but the architecture has none, or if the copy gives another prediction
+        for a checked text.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
@@ -89,9 +84,9 @@ def merge_into_checkpoint(
     merged into it, such as :class:`~isoadapt.IsoBN` without a head of its own. If its tokenizer has
     no token for an empty text, write the special one that `stand_in` in ``reference.json`` names.
 
-    The copy computes WAh in single precision, whereas adapters use double precision. If an
-    adapter amplifies directions of low variance, as whitening without shrinkage does, the terms
-    of this product are much larger than their sum, and logits can differ by more than rounding.
+    The copy computes WAh in single precision, adapters in double precision. If an adapter amplifies
+    directions of low variance, as whitening without shrinkage does, logits can therefore differ by
+    more than rounding.
 
     Examples
     --------

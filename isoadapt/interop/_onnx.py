@@ -49,17 +49,12 @@ def export_onnx(
         :class:`~isoadapt.TransformerEncoder` and affine adapters, such as
         :class:`~isoadapt.TeacherReadout` with all its layers. It may end with a linear model.
     file : str or path-like
-        The graph to write, such as ``"served/model.onnx"``. Its folder is new, and appears only
-        when it is complete.
+        The graph to write, such as ``"served/model.onnx"``, which is returned. Its folder is new,
+        and appears only when it is complete.
     normalize : bool, default=False
         Whether to scale the vectors to unit length.
     overwrite : bool, default=False
         Whether to replace a folder that this function wrote.
-
-    Returns
-    -------
-    Path
-        The graph.
 
     Raises
     ------
@@ -87,8 +82,8 @@ def export_onnx(
 
     Notes
     -----
-    The logits are those of the adapter's head, or without one, those of the checkpoint's classifier
-    if the encoder computes its input. They are in the order of ``id2label``. The graph computes in
+    The logits come from the adapter's head or, without one, from the checkpoint's classifier if the
+    encoder computes its input. They are in the order of ``id2label``. The graph computes in
     float32.
 
     Examples

@@ -113,7 +113,7 @@ def take_apart(model: Any) -> Parts:
 
 
 def _named_steps(model: Any) -> list[tuple[str, Any]]:
-    """List the steps, also those of nested pipelines, without passthrough steps."""
+    """List the steps, also of nested pipelines, without passthrough steps."""
     if isinstance(model, AdaptedEncoder):
         check_is_fitted(model)
         named = with_checkpoint_names(model.pipeline_["adapter"], model.class_names)

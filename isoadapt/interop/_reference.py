@@ -150,7 +150,7 @@ def refuse_if_wrong(check: Check) -> None:
     if check.neighbours_changed:
         what = "nearest neighbours of texts in the exported model differ"
     if check.predictions_changed:
-        what = "predictions of the exported model differ from those of the pipeline"
+        what = "predictions of the exported model and of the pipeline differ"
     for name, difference in check.differences.items():
         if name != "lengths" and not difference <= _WRONG:  # NaN if there is no length
             what = f"{name} of the exported model differ by {difference:.3g}"

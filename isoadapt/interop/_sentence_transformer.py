@@ -52,25 +52,20 @@ def to_sentence_transformer(
         A fitted affine adapter, a pipeline of such adapters, or a fitted
         :class:`~isoadapt.AdaptedEncoder`. A pipeline may begin with a
         :class:`~isoadapt.TransformerEncoder`, whose pooling and maximum length are used, and may
-        end with a linear model. Without an encoder, they are those that a saved adapter records
-        or, if it records none, those of ``TransformerEncoder(model_folder)``, and a warning says
-        so. The adapter itself cannot tell: it only knows the width of the vectors.
+        end with a linear model. Without an encoder, a saved adapter's record of them is used or,
+        if there is none, ``TransformerEncoder(model_folder)``, and a warning says so: the adapter
+        itself knows only the width of the vectors.
     model_folder : str or path-like
         The checkpoint of a classifier or of an encoder, or a sentence-transformers folder that
         :class:`~isoadapt.TransformerEncoder` reads. A PEFT adapter is merged into its base model.
         Its own code may run, and is copied, if the encoder has ``trust_remote_code=True``.
     out_folder : str or path-like
-        The folder to write. It appears only when it is complete.
+        The folder to write, which is returned. It appears only when it is complete.
     normalize : bool, default=False
         Whether to scale the adapted vectors to unit length. Cosines do not depend on it.
     overwrite : bool, default=False
         Whether to replace a checkpoint in `out_folder` that isoadapt wrote. A folder that holds any
         other file or folder is never replaced.
-
-    Returns
-    -------
-    Path
-        The new folder.
 
     Raises
     ------
@@ -97,8 +92,8 @@ def to_sentence_transformer(
     -----
     UserWarning
         If the pooling is assumed, because there is neither an encoder nor a record, and the head is
-        not that of the checkpoint. If vectors or logits of the folder differ by more than the
-        rounding of float32, which the adapter amplifies; the card holds the figures.
+        not the checkpoint's. If vectors or logits of the folder differ by more than the rounding of
+        float32, which the adapter amplifies; the card holds the figures.
 
     See Also
     --------
@@ -109,20 +104,20 @@ def to_sentence_transformer(
     -----
     The classifier stays as it is if the adapter was fitted to other vectors than its input, such as
     mean-pooled states, if there is no head, or if the adapter preserves its logits, as
-    :class:`~isoadapt.LogitPreservingWhitening` on the head of the checkpoint does. Otherwise its
-    logits become those of encoder, adapter and head, with the weights WA and the bias Wc + b, as in
+    :class:`~isoadapt.LogitPreservingWhitening` on the head of the checkpoint does. Otherwise it
+    gets the weights WA and the bias Wc + b, as in
     :func:`~isoadapt.interop.merge_into_checkpoint`.
 
     The folder is written in float32. If `model_folder` was saved in half precision, transformers
     computes its logits in half precision by default, and these differ slightly.
 
-    The maximum length of the encoder becomes that of the SentenceTransformer and of the tokenizer,
-    so that a pipeline with ``truncation=True`` reads the same tokens. A decoder whose tokenizer has
-    no padding token gets one, because batches need it.
+    SentenceTransformer and tokenizer get the maximum length of the encoder, so that a pipeline with
+    ``truncation=True`` reads the same tokens. A decoder whose tokenizer has no padding token gets
+    one, because batches need it.
 
-    Tokenizers such as GPT-2's have no token for an empty text, in whose place the encoder reads a
-    special one. So does the SentenceTransformer, which then needs sentence-transformers 5.4 or
-    later. For the classifier, write the text of this token, which the card names.
+    Tokenizers such as GPT-2's have no token for an empty text. The encoder reads a special one
+    instead, and so does the SentenceTransformer, from version 5.4 of the library on. For the
+    classifier, write the text of this token, which the card names.
 
     Examples
     --------

@@ -90,9 +90,9 @@ class Served:
             if self.parts.recorded is not None:  # of its vectors
                 return
             raise OSError(
-                f"the pipeline's encoder cannot be loaded, so it cannot be checked that its "
-                f"vectors are those of model_folder ({error}); if its folder was moved, set the "
-                "new one with set_params(model=...) of the encoder, or pass the adapter alone"
+                f"the pipeline's encoder cannot be loaded, so its vectors cannot be compared with "
+                f"model_folder's ({error}); if its folder was moved, set the new one with "
+                "set_params(model=...) of the encoder, or pass the adapter alone"
             ) from error
         if not own.is_same(self.exact):
             self.exact.check(own.reference, f"the encoder with {own.opened.backbone.shown}")
@@ -209,7 +209,7 @@ def checkpoint(folder: Any) -> Path:
 
 
 def is_unchanged(logits: Affine, own: Affine) -> bool:
-    """Return whether logits are those of the checkpoint's own head, but for rounding."""
+    """Return whether logits equal the `own` ones of the checkpoint, but for rounding."""
     differences = [np.abs(new - old).max() for new, old in zip(logits, own, strict=True)]
     return bool(max(differences) <= _SAME * max(np.abs(each).max() for each in own))
 

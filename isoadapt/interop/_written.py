@@ -122,7 +122,7 @@ def _layer_norm(layer: nn.LayerNorm, activation: nn.Module) -> Module:
 def write_sentence(
     folder: Path, modules: Sequence[Module], served: Served, source: Reference, normalize: bool
 ) -> None:
-    """Write what sentence-transformers reads: the modules or, without any, those of a readout."""
+    """Write what sentence-transformers reads: the modules or, without any, a readout."""
     if modules:
         _write_modules(folder, modules, served.opened)
     else:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from isoadapt.geometry._spread import cosine_sum
+from isoadapt.geometry._spread import unit_sums
 from isoadapt.losses._isoscore import check_points
 
 
@@ -32,18 +32,15 @@ class CosRegLoss(nn.Module):
     """
 
     def forward(self, Z: Tensor) -> Tensor:
-        """Compute the penalty, in O(n d) without forming all pairs.
+        """Compute one penalty (...) for each member, in O(n d) without forming all pairs.
+
+        It is in [-1, 1], and 0 for a single row.
 
         Parameters
         ----------
         Z : Tensor of shape (..., n, d)
             Points. A zero row has cosine 0 with every other row. Half precision is computed in
             float32.
-
-        Returns
-        -------
-        Tensor of shape (...)
-            One penalty for each member, in [-1, 1]; 0 for a single row.
 
         Raises
         ------
@@ -52,5 +49,5 @@ class CosRegLoss(nn.Module):
         """
         check_points(Z)
         with torch.autocast(Z.device.type, enabled=False):
-            wide = Z.to(torch.promote_types(Z.dtype, torch.float32))
-            return cosine_sum(wide) / max(Z.shape[-2], 1) ** 2
+            direction, count = unit_sums(Z.to(torch.promote_types(Z.dtype, torch.float32)))
+            return (direction.square().sum(-1) - count) / max(Z.shape[-2], 1) ** 2

@@ -87,7 +87,10 @@ class IsoScoreLoss(nn.Module):
         return f"{type(self).__name__}({shown})"
 
     def forward(self, Z: Tensor, prior_cov: Tensor | FactoredCovariance | None = None) -> Tensor:
-        """Compute the penalty.
+        """Compute one penalty (...) for each member.
+
+        It is NaN where points are not finite, or so large that squares of their covariance
+        overflow.
 
         Parameters
         ----------
@@ -96,12 +99,6 @@ class IsoScoreLoss(nn.Module):
         prior_cov : Tensor of shape (d, d) or (..., d, d), default=None
             Shrinkage covariance Σ_S; None is the identity. The adapters pass a factor of Σ_S,
             which costs less if it is trained.
-
-        Returns
-        -------
-        Tensor of shape (...)
-            One penalty for each member; NaN where its points are not finite, or so large that
-            squares of their covariance overflow.
 
         Raises
         ------

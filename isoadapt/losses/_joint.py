@@ -16,8 +16,8 @@ class JointLoss(nn.Module):
     weight : float or Tensor of shape (n_members,)
         Weight of the penalty. A negative weight rewards it.
     balance : {"ema", "cumulative"} or None, default=None
-        How the moving means change that balance the two losses: "ema" with s = `smoothing`,
-        "cumulative" with s = 1, which gives the plain mean over all steps. None does not balance.
+        Moving means that balance the two losses, see Notes: "ema" has s = `smoothing`, "cumulative"
+        s = 1, which gives the plain mean over all steps. None does not balance.
     smoothing : float or Tensor of shape (n_members,), default=0.15
         Smoothing s of "ema", in (0, 1].
 
@@ -80,7 +80,7 @@ class JointLoss(nn.Module):
         self._step = 0  # n_steps on the host, so that reading it does not synchronise the device
 
     def forward(self, task_loss: Tensor, penalty: Tensor) -> Tensor:
-        """Combine the two losses.
+        """Combine the two losses of each member to one.
 
         Parameters
         ----------
@@ -88,11 +88,6 @@ class JointLoss(nn.Module):
             One loss for each member.
         penalty : Tensor of shape (...)
             One penalty for each member.
-
-        Returns
-        -------
-        Tensor of shape (...)
-            One joint loss for each member.
 
         Raises
         ------

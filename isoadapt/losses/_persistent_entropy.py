@@ -8,13 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from isoadapt._utils.containers import as_array
 from isoadapt.geometry._persistence import (
     Floats,
     Indices,
     p_log_p,
     selected_indices,
     spanning_parents,
-    to_numpy,
 )
 from isoadapt.losses._isoscore import check_points
 
@@ -72,7 +72,7 @@ class PersistentEntropyLoss(nn.Module):
         return f"{type(self).__name__}(bars={self.bars!r})"
 
     def forward(self, Z: Tensor, labels: Tensor | NDArray[Any] | None = None) -> Tensor:
-        """Compute the penalty.
+        """Compute one penalty (...) for each member; NaN where its points are not finite.
 
         Parameters
         ----------
@@ -81,11 +81,6 @@ class PersistentEntropyLoss(nn.Module):
         labels : Tensor or ndarray of shape (n,), default=None
             Class of each point as an integer, the same for all members. With None, and for
             regression targets, which are not classes, all points form one class.
-
-        Returns
-        -------
-        Tensor of shape (...)
-            One penalty for each member; NaN where its points are not finite.
 
         Raises
         ------
@@ -97,7 +92,7 @@ class PersistentEntropyLoss(nn.Module):
         if Z.dtype not in (torch.float32, torch.float64):
             Z = Z.to(torch.float32)
         classes = _classes(labels, n)
-        clouds = to_numpy(Z).reshape(math.prod(members), n, d)
+        clouds = Z.numpy(force=True).reshape(math.prod(members), n, d)
         edges = [self._edges(cloud, rows) for cloud in clouds for rows in classes]
         sizes = [len(found) for found in edges]
         self.n_degenerate += sizes.count(0)
@@ -135,7 +130,7 @@ def _classes(labels: Tensor | NDArray[Any] | None, n: int) -> list[Indices]:
     """Row numbers of each class; without labels, all rows form one class."""
     if labels is None:
         return [np.arange(n)]
-    values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    values = np.asarray(as_array(labels))
     if values.shape != (n,) or values.dtype.kind not in "biu":
         raise ValueError(
             f"labels has dtype {values.dtype} and shape {values.shape}: one integer, the class, "

@@ -88,17 +88,12 @@ class SpectrumControlLoss(nn.Module):
         return f"{type(self).__name__}({shown})"
 
     def forward(self, Z: Tensor) -> Tensor:
-        """Compute the penalty.
+        """Compute one penalty (...) for each member; NaN where its points are not finite.
 
         Parameters
         ----------
         Z : Tensor of shape (..., n, d)
             Points, or a weight matrix. Half precision is computed in float32.
-
-        Returns
-        -------
-        Tensor of shape (...)
-            One penalty for each member; NaN where its points are not finite.
 
         Raises
         ------
@@ -125,17 +120,9 @@ class SpectrumControlLoss(nn.Module):
         self._c1_unset = bool(self.c1.isnan().any())
 
     def target(self, n_values: int) -> Tensor:
-        """Return the target, the singular values at which the penalty is zero.
+        """Return the singular values (..., n_values) at which the penalty is zero.
 
-        Parameters
-        ----------
-        n_values : int
-            Number of singular values.
-
-        Returns
-        -------
-        Tensor of shape (..., n_values)
-            ``c_1 f(k)`` for k from 1 to `n_values`, in float64; descending for the default γ.
+        They are ``c_1 f(k)`` for k from 1 to `n_values`, in float64; descending for the default γ.
         """
         k = torch.arange(1, n_values + 1, dtype=self.c1.dtype, device=self.c1.device)
         shape = k**self.gamma

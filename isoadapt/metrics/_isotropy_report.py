@@ -108,13 +108,7 @@ class IsotropyReport:
     labels: Mapping[str, IsotropyReport] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dict of plain numbers and lists.
-
-        Returns
-        -------
-        dict
-            One entry for each attribute; labels are nested dicts.
-        """
+        """Return the report as a dict of plain numbers and lists; labels are nested dicts."""
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         for name in ("mean_profile", "variance_profile"):
             plain[name] = plain[name].tolist()
@@ -124,17 +118,12 @@ class IsotropyReport:
         return plain
 
     def plot(self, *, ax: Any = None) -> Any:
-        """Plot the figures that are at most 1 as bars, beside the reference values.
+        """Plot the figures that are at most 1 beside the reference values; return the axes.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on. None makes a new figure with pyplot.
-
-        Returns
-        -------
-        matplotlib Axes
-            The axes.
 
         Raises
         ------
@@ -196,24 +185,22 @@ def isotropy_report(
     Returns
     -------
     IsotropyReport
-        All metrics. Print it for a table beside the values of a healthy and of a collapsed
-        encoder, convert it with ``to_dict()``, or draw it with ``plot()``. The TwoNN dimension and
-        hubness are computed on at most 5,000 rows, because their cost is quadratic in them;
-        :func:`two_nn` and :func:`hubness` use all rows.
+        All metrics. Print it for a table beside a healthy and a collapsed encoder, convert it with
+        ``to_dict()``, or draw it with ``plot()``. The TwoNN dimension and hubness are computed on
+        at most 5,000 rows; :func:`two_nn` and :func:`hubness` use all rows.
 
     Raises
     ------
     ValueError
         If X is too small, constant or not finite, if there are fewer than 4 groups, or if `groups`
-        or `labels` has the wrong length or lacks that of a row (NaN or None).
+        or `labels` has the wrong length or a missing value (NaN or None).
 
     Warns
     -----
     UserWarning
         If there are fewer than 3 n_features different rows, or groups, of X or, otherwise, rows of
-        some labels: the plain IsoScore can then be far too low. If one row or one group holds more
-        than 5 % of the squared deviations from the mean, and more than 10 times the share of an
-        average one.
+        some labels: the plain IsoScore can then be far too low. If one row or one group dominates
+        the others, as defined for :func:`isoscore`.
 
     Examples
     --------
@@ -242,7 +229,7 @@ def isotropy_report(
 
 
 def _by_label(found: Reading, labels: ArrayLike) -> dict[str, IsotropyReport]:
-    """Report of each label that has at least two different rows; warn of those with few rows."""
+    """Report of each label that has at least two different rows; warn of labels with few."""
     names, codes = codes_of(labels, len(found.kept), "labels")
     reports, small, least = {}, [], 3 * found.n_features
     for number, name in enumerate(names):
@@ -271,7 +258,7 @@ def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyRep
     if len(sample) > _NEIGHBOURS + 1:
         occurrence = hubness(sample, _NEIGHBOURS)
     raw, axes = torch.linalg.eigh(moments.second_moment())
-    if n < d:  # `axes` are those of other coordinates
+    if n < d:  # `axes` belong to other coordinates
         points = torch.cat([*map(in_float64, found.source.blocks())])
         log_z, mean, variance = _spread.log_partition(points), points.mean(0), points.var(0)
     else:

@@ -44,16 +44,11 @@ def match_threshold(
     X : array-like of shape (n_samples, n_features)
         Embeddings of texts of the kind to be matched.
     rate : float, default=0.001
-        Share of the random pairs, between 0 and 1, whose cosine is larger than the threshold. Of n
-        rows, ``rate * n * (n - 1) / 2`` pairs are: 3,124 of 2,500 rows by default. For duplicates
-        among rows, of which fewer are expected, use :func:`find_duplicates`.
+        Share of the random pairs, between 0 and 1, whose cosine is larger than the threshold. n
+        rows have ``rate * n * (n - 1) / 2`` such pairs, by default 3,124 for 2,500 rows. To find
+        duplicates, which are fewer, use :func:`find_duplicates`.
     queries : array-like of shape (n_queries, n_features), default=None
         Embeddings of queries. A pair is then a query and a row of X, otherwise two rows of X.
-
-    Returns
-    -------
-    MatchThreshold
-        Named tuple (threshold, ci_low, ci_high).
 
     Raises
     ------
@@ -65,8 +60,8 @@ def match_threshold(
     -----
     All pairs count, of at most 4,000 rows and 4,000 queries, which are drawn with a fixed seed. But
     equal rows, such as copies of a text, count as one and form no pair. Pairs with a common row
-    depend on each other: if p_i is the share of the pairs of row i above the threshold, the
-    variance of the rate is about 4 Var(p_i)/n, that of a U-statistic, and with queries
+    depend on each other: if p_i is the share of the pairs of row i above the threshold, the rate
+    has the variance of a U-statistic, about 4 Var(p_i)/n, and with queries
     Var(p_q)/n_q + Var(p_x)/n_x. The ends of the interval are the thresholds of rates that are 1.96
     standard errors larger and smaller (Woodruff, 1952).
 

@@ -73,11 +73,6 @@ def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> flo
     scores : array-like of shape (n_pairs,)
         Similarity of each pair on any scale that rises with similarity.
 
-    Returns
-    -------
-    float
-        In [-1, 1].
-
     Raises
     ------
     ValueError
@@ -139,11 +134,6 @@ def retrieval_report(
     metric : {"cosine", "euclidean"}, default="cosine"
         Distance by which documents are ranked. Of equally distant ones the smaller row number
         comes first.
-
-    Returns
-    -------
-    RetrievalReport
-        Named tuple (mrr, recall, ndcg) of means over the queries.
 
     Raises
     ------
@@ -210,11 +200,6 @@ def hubness(X: ArrayLike, k: int = 10, *, metric: str = "cosine") -> HubnessRepo
     metric : {"cosine", "euclidean"}, default="cosine"
         Distance between rows. Of equally distant ones the smaller row number comes first.
 
-    Returns
-    -------
-    HubnessReport
-        Named tuple (skewness, robin_hood, antihub_share, max_occurrence).
-
     Raises
     ------
     ValueError
@@ -261,11 +246,6 @@ def neighbour_overlap(X: ArrayLike, Z: ArrayLike, k: int = 10, *, metric: str = 
         Number of neighbours of each row; the row itself does not count.
     metric : {"cosine", "euclidean"}, default="cosine"
         Distance between rows. Of equally distant ones the smaller row number comes first.
-
-    Returns
-    -------
-    float
-        In [0, 1]: 1 if all neighbours are the same.
 
     Raises
     ------

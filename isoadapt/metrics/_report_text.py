@@ -9,12 +9,12 @@ from isoadapt._utils.messages import aligned_table, html_paragraphs, html_table,
 
 SHOWN = 8  # labels that are listed by name, and dimensions by number
 
-# Shares of the variance in the first direction, from 0 if all directions are equal to 1. In 40
-# cases measured above COLLAPSED, whitening raised similarity in all; below it, in 48 of 70.
+# Shares of the variance in the first direction, from 0 if all directions are equal to 1. Whitening
+# raised similarity in all cases that were measured above COLLAPSED, and in 48 of 70 below it.
 COLLAPSED, PARTLY = 0.5, 0.15
-SPREAD = 0.4  # corrected IsoScore above those of encoders trained for similarity (0.24 to 0.33)
-# Rows with which at least 90 % of random samples of 20 of 24 matrices are judged as all rows are
-# (isotropic and healthy taken as one), all collapsed ones among them; of the others, 48 to 88 %.
+SPREAD = 0.4  # corrected IsoScore; encoders trained for similarity have at most 0.33
+# With so many rows, nine in ten random samples of most measured matrices, and of all collapsed
+# ones, are judged as all rows are; isotropic and healthy count as one.
 _FEWEST = {True: 30, False: 100}  # for vectors that are collapsed, and for others
 
 
@@ -119,11 +119,11 @@ def table(report: Any, full: bool) -> str:
     return "\n  ".join([title, *lines, *_notes(report), *ORIGIN])
 
 
-def as_html(report: Any, advice: bool = True) -> str:
-    """Return the verdict, with the next step if there is `advice`, and the whole table as HTML."""
+def as_html(report: Any, verdict: bool = True) -> str:
+    """Return the whole table as HTML, below the verdict if this is asked for."""
     title = f"Isotropy of {report.n_samples} × {report.n_features} embeddings"
     shown = html_table(title, _HEADER, _rows(report, full=True))
-    said = html_paragraphs(report.verdict().splitlines()[: 1 + advice])
+    said = html_paragraphs(report.verdict().splitlines() * verdict)
     return f"<div>{said}{shown}{html_paragraphs([*_notes(report), ' '.join(ORIGIN)])}</div>"
 
 

@@ -42,11 +42,6 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
         sentences of a document. At least 4 groups; X must then be a matrix, a memory map or a dask
         array, and `bias_corrected` True: the plain score does not depend on groups.
 
-    Returns
-    -------
-    float
-        Score in [0, 1].
-
     Raises
     ------
     ValueError
@@ -67,24 +62,22 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     of the covariance Σ. The bias-corrected score replaces numerator and denominator of PR by
     unbiased estimates, whatever the distribution of the rows, and clamps their ratio to [1,
     n_features]. A clamped ratio of unbiased estimates is still biased: low scores come out too
-    high, scores near 1 too low, by an amount that falls roughly as 1 / n_samples. For Gaussian rows
-    of 12 dimensions with a true score of .468, the mean score is .66 at 5 rows, .59 at 8, .53 at 16
-    and .49 at 40. ``benchmarks/RESULTS.md`` has a table for other sizes and distributions.
+    high, scores near 1 too low, by an amount that falls roughly as 1 / n_samples.
+    ``benchmarks/RESULTS.md`` has a table for several sizes and distributions.
 
     The corrected score takes the rows as independent of each other, and of the map if they were
     transformed by one. Rows that an adapter was fitted to are not: whitened by their own
     covariance they have the corrected score 1, whatever other rows have. Judge it on other rows.
+
     Copies and equal draws of a discrete distribution look alike. If at most a fifth of the rows
     equal earlier ones up to rounding, these are taken as copies and left out; if more do, all rows
     are taken as draws, with a warning if fewer than three for each dimension are different: if they
     are copies, name them by `groups`. With `groups`, the estimates are means over rows of different
-    groups, so that the number of groups counts, and not that of the rows. Groups of equal rows are
-    taken as copies by the same rule, equal rows of others are not.
+    groups, so that the number of groups counts. Groups of equal rows are taken as copies by the
+    same rule, equal rows of others are not.
 
-    To weight rows, pass :class:`~isoadapt.geometry.Moments`. Integer weights give the plain score
-    of the rows repeated that often. The sum of the weights counts as the number of independent
-    rows. The bias is therefore removed for frequencies only, not for weights that express the
-    reliability or the probability of a row.
+    To weight rows, pass :class:`~isoadapt.geometry.Moments`, whose weights are frequencies: the sum
+    of the weights counts as the number of independent rows.
 
     References
     ----------
@@ -137,11 +130,6 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
     zeta : float, default=0.2
         Weight of Σ_S, in [0, 1].
 
-    Returns
-    -------
-    float
-        Score in [0, 1].
-
     Raises
     ------
     ValueError
@@ -187,11 +175,6 @@ def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
     k : int, default=3
         Number of directions, from 1 to n_features.
 
-    Returns
-    -------
-    float
-        Share in [0, 1].
-
     Raises
     ------
     ValueError
@@ -224,11 +207,6 @@ def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
     center : bool, default=False
         Subtract the mean first. Without centring, the first singular value includes the mean.
 
-    Returns
-    -------
-    float
-        Share in [0, 1].
-
     Raises
     ------
     ValueError
@@ -252,15 +230,12 @@ def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
 def effective_rank(X: Chunked) -> float:
     """Effective rank: the exponential of the entropy of the normalised covariance eigenvalues.
 
+    It is between 1 and n_features.
+
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features), or chunks of it
         Embeddings, as one matrix or in one of the other forms that :func:`isoscore` accepts.
-
-    Returns
-    -------
-    float
-        Effective rank, in [1, n_features].
 
     Raises
     ------
@@ -290,11 +265,6 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
     X : array-like of shape (n_samples, n_features)
         Embeddings, with at least two rows. A zero row has cosine 0 with every other row.
 
-    Returns
-    -------
-    float
-        Mean cosine, in [-1, 1].
-
     Raises
     ------
     ValueError
@@ -314,15 +284,12 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
 def partition_isotropy(X: ArrayLike) -> float:
     """I1: smallest over largest value of the partition function along the principal axes.
 
+    It is between 0 and 1, and 1 for isotropic embeddings.
+
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Embeddings.
-
-    Returns
-    -------
-    float
-        Ratio in [0, 1], 1 for isotropic embeddings. It is computed without overflow.
 
     Raises
     ------
@@ -354,16 +321,13 @@ def partition_isotropy(X: ArrayLike) -> float:
 def partition_dispersion(X: ArrayLike) -> float:
     """I2: standard deviation over mean of the partition function along the principal axes.
 
+    It is 0 for isotropic embeddings. The standard deviation divides by n_features.
+
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Embeddings. The result depends on their scale and coordinates, as described in the notes of
         :func:`partition_isotropy`.
-
-    Returns
-    -------
-    float
-        Zero or more, 0 for isotropic embeddings. The standard deviation divides by n_features.
 
     Raises
     ------
@@ -387,6 +351,8 @@ def partition_dispersion(X: ArrayLike) -> float:
 def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     """TwoNN estimate of the intrinsic dimension, from the two nearest neighbours of each row.
 
+    It does not change under rotation, translation and scaling.
+
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
@@ -394,11 +360,6 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     discard : float, default=0.1
         Share of the largest ratios of the second to the first distance that is left out, between
         0 and 1.
-
-    Returns
-    -------
-    float
-        Intrinsic dimension, above 0. It does not change under rotation, translation and scaling.
 
     Raises
     ------

@@ -52,9 +52,8 @@ def make_isotropy_scorer(
     metric : str or callable, default="isoscore"
         Name of a function of :mod:`isoadapt.metrics`: "isoscore", "isoscore_star",
         "effective_rank", "two_nn", "partition_isotropy", "partition_dispersion",
-        "cumulative_explained_variance", "anisotropy", "mean_cosine_similarity" or "hubness", of
-        which the skewness is taken; or a callable that takes the transformed matrix and returns a
-        number.
+        "cumulative_explained_variance", "anisotropy", "mean_cosine_similarity" or "hubness", whose
+        skewness is taken; or a callable that takes the transformed matrix and returns a number.
     greater_is_better : bool, default=None
         Whether greater values of the metric are better. If False, the scorer returns the metric
         with its sign changed, so that a search can maximise it. None is False for the last five
@@ -163,6 +162,9 @@ def _transformed(estimator: Any, X: Any) -> ArrayLike:
 def make_similarity_scorer(A: Any, B: Any, scores: ArrayLike) -> Callable[..., float]:
     """Make a scorer of the correlation of cosines with given similarity scores.
 
+    The scorer is used like :func:`make_isotropy_scorer`'s. Whatever the fold, it transforms the
+    pairs, and returns their :func:`~isoadapt.metrics.similarity_correlation`.
+
     Parameters
     ----------
     A, B : array-like of shape (n_pairs, n_features), or sequence of str
@@ -170,13 +172,6 @@ def make_similarity_scorer(A: Any, B: Any, scores: ArrayLike) -> Callable[..., f
         or texts for a pipeline that begins with an encoder.
     scores : array-like of shape (n_pairs,)
         Similarity of each pair.
-
-    Returns
-    -------
-    callable
-        A scorer ``scorer(estimator, X=None, y=None) -> float`` for the parameter ``scoring`` of a
-        search. It transforms the pairs, whatever the fold, and returns
-        :func:`~isoadapt.metrics.similarity_correlation`.
 
     Examples
     --------
@@ -209,6 +204,9 @@ def make_retrieval_scorer(
 ) -> Callable[..., float]:
     """Make a scorer of a search for documents.
 
+    The scorer is used like :func:`make_isotropy_scorer`'s. Whatever the fold, it transforms queries
+    and documents.
+
     Parameters
     ----------
     queries, documents : array-like of shape (n, n_features), or sequence of str
@@ -222,12 +220,6 @@ def make_retrieval_scorer(
         Rank up to which results count.
     metric : {"cosine", "euclidean"}, default="cosine"
         Distance by which documents are ranked.
-
-    Returns
-    -------
-    callable
-        A scorer ``scorer(estimator, X=None, y=None) -> float`` for the parameter ``scoring`` of a
-        search. It transforms queries and documents, whatever the fold.
 
     Raises
     ------
@@ -260,19 +252,15 @@ def _retrieval(
 def make_overlap_scorer(k: int = 10, *, metric: str = "cosine") -> Callable[..., float]:
     """Make a scorer of how many nearest neighbours a transformation keeps.
 
+    The scorer is used like :func:`make_isotropy_scorer`'s, and returns the
+    :func:`~isoadapt.metrics.neighbour_overlap` of embeddings before and after.
+
     Parameters
     ----------
     k : int, default=10
         Number of neighbours of each row.
     metric : {"cosine", "euclidean"}, default="cosine"
         Distance between rows.
-
-    Returns
-    -------
-    callable
-        A scorer ``scorer(estimator, X, y=None) -> float`` for the parameter ``scoring`` of a
-        search. It returns :func:`~isoadapt.metrics.neighbour_overlap` of the embeddings X and the
-        transformed embeddings.
 
     Examples
     --------

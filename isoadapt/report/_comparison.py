@@ -1,6 +1,6 @@
 """Forest plot of a comparison of adapters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ _INTERVALS = {"score": ("ci_low", "ci_high"), "difference": ("difference_low", "
 
 
 # Label, marker, colour or share of the colour of the text, and whether the marker is filled.
-_STYLES: dict[str, tuple[str, str, str | float, bool]] = {
+STYLES: dict[str, tuple[str, str, str | float, bool]] = {
     "baseline": ("no adapter", "D", 1.0, True),
     "control": ("control", "s", 0.55, False),
     "better": ("shown to be better", ">", COLOURS[0], True),
@@ -92,14 +92,14 @@ class ComparisonDisplay(Display):
             rows = self.comparison._rows_of(use)
             for y, row in enumerate(rows):
                 drawn = self._draw_row(axes, y, row)
-                found[_finding(row)] = self.containers_[use, row["adapter"]] = drawn
+                found[finding(row)] = self.containers_[use, row["adapter"]] = drawn
             axes.set_yticks(range(len(rows)), [literal(row["adapter"]) for row in rows])
             axes.tick_params(labelleft=axes is self.axes_[0])
             prefix = "" if self.quantity == "score" else "difference in "
             axes.set(xlabel=prefix + rows[0]["metric"], ylim=(len(rows) - 0.5, -0.5))
             axes.set_title(use, fontsize=10)
             axes.locator_params(axis="x", nbins=5)
-        entries = {style[0]: found[key] for key, style in _STYLES.items() if key in found}
+        entries = {style[0]: found[key] for key, style in STYLES.items() if key in found}
         legend_beside(self.axes_[-1], entries, "Greater is better.\nLines are 95 % intervals.")
 
     def _draw_row(self, axes: Any, y: int, row: dict[str, Any]) -> Any:
@@ -111,14 +111,14 @@ class ComparisonDisplay(Display):
         if row["kind"] == "baseline":
             axes.axvline(value, color=ink(axes), linewidth=0.9, linestyle="--", zorder=1)
         reach = np.array([[value - row[low]], [row[high] - value]])
-        _, marker, given, filled = _STYLES[_finding(row)]
+        _, marker, given, filled = STYLES[finding(row)]
         colour = given if isinstance(given, str) else ink(axes, given)
         look = {"color": colour, "mfc": colour if filled else axes.get_facecolor()}
         xerr = None if np.isnan(reach).any() else reach
         return axes.errorbar(value, y, xerr=xerr, fmt=marker, ms=5, lw=1.3, **look)
 
 
-def _finding(row: dict[str, Any]) -> str:
+def finding(row: Mapping[str, Any]) -> str:
     """Key of the style of a row: what the tests show, else its kind."""
     shown = {"better": is_credited, "explained": is_explained, "worse": is_worse}
     return next((name for name, holds in shown.items() if holds(row)), row["kind"])

@@ -102,18 +102,9 @@ def literal(text: str) -> str:
 
 def legend_beside(axes: Any, entries: Mapping[str, Any], title: str | None = None) -> None:
     """Add a legend to the right of a panel, with a handle for each label."""
-    axes.legend(
-        entries.values(),
-        entries.keys(),
-        title=title,
-        title_fontsize=8,
-        alignment="left",
-        fontsize=8,
-        frameon=False,
-        loc="upper left",
-        bbox_to_anchor=(1.02, 1.0),
-        borderaxespad=0.0,
-    )
+    look = {"title_fontsize": 8, "alignment": "left", "fontsize": 8, "frameon": False}
+    place = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0}
+    axes.legend(entries.values(), entries.keys(), title=title, **look, **place)
 
 
 def label_apart(axes: Any, labels: Iterable[tuple[float, float, str]]) -> None:
@@ -122,14 +113,11 @@ def label_apart(axes: Any, labels: Iterable[tuple[float, float, str]]) -> None:
     middle = np.mean(axes.get_xlim())
     boxes: list[Any] = []
     for x, y, label in labels:
-        text = axes.annotate(
-            literal(label),
-            (x, y),
-            xytext=(-9, -14) if x > middle else (9, 7),  # beside a falling front
-            textcoords="offset points",
-            ha="right" if x > middle else "left",
-            fontsize=7,
-        )
+        right = x > middle
+        look: dict[str, Any] = {"ha": "right" if right else "left"}
+        look |= {"xytext": (-9, -14) if right else (9, 7)}
+        look |= {"textcoords": "offset points", "fontsize": 7}  # beside a falling front
+        text = axes.annotate(literal(label), (x, y), **look)
         box = text.get_window_extent()
         if any(box.overlaps(other) for other in boxes):
             text.remove()

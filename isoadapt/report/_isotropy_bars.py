@@ -17,6 +17,7 @@ _HEIGHT = 0.27  # of a bar
 def draw_bars(report: IsotropyReport, ax: Any) -> Any:
     """Draw bars of the bounded figures beside their references, on given or new Axes."""
     [ax] = panels(ax, "IsotropyReport.plot", ["bars"], (7, 5))
+    rows = np.arange(len(_BARS))
     text = ax.xaxis.label.get_color()  # of the style, for light and for dark backgrounds
     series = {
         "these vectors": ([row_value(report, name) for name in _BARS], "tab:blue", 1.0),
@@ -24,16 +25,10 @@ def draw_bars(report: IsotropyReport, ax: Any) -> Any:
         "collapsed: CoLA classifier": ([REFERENCES[name][1] for name in _BARS], text, 0.65),
     }
     for place, (label, (values, color, alpha)) in enumerate(series.items()):
-        bars = ax.barh(
-            np.arange(len(_BARS)) + (place - 1) * _HEIGHT,
-            np.nan_to_num(values),
-            height=_HEIGHT,
-            label=label,
-            color=color,
-            alpha=alpha,
-        )
+        y, look = rows + (place - 1) * _HEIGHT, {"color": color, "alpha": alpha}
+        bars = ax.barh(y, np.nan_to_num(values), height=_HEIGHT, label=label, **look)
         ax.bar_label(bars, [significant(value) for value in values], padding=3, fontsize=8)
-    ax.set_yticks(np.arange(len(_BARS)), [ROWS[name][0] for name in _BARS])
+    ax.set_yticks(rows, [ROWS[name][0] for name in _BARS])
     ax.invert_yaxis()
     ax.axvline(0, color=text, linewidth=0.8)
     ax.set_xlim(min(-0.02, 1.2 * np.nanmin(series["these vectors"][0])), 1.15)

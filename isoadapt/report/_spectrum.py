@@ -1,8 +1,7 @@
 """Plot of spectra and of the explained variance."""
 
-import textwrap
 from collections.abc import Mapping
-from itertools import chain, repeat
+from itertools import cycle
 from typing import Any, Self
 
 import numpy as np
@@ -19,9 +18,8 @@ class SpectrumDisplay(Display):
     """Plot of the spectra of embeddings and of their cumulative explained variance.
 
     Create it with :meth:`from_embeddings` or :meth:`from_estimator`, which also draw it. The first
-    set is a broad line in the colour of the text, the next four have colours, and all others are
-    grey. A dotted line shows equal shares of variance, those of isotropic embeddings, if all sets
-    have the same number of directions.
+    set is a broad line in the colour of the text. A dotted line shows equal shares of variance,
+    those of isotropic embeddings, if all sets have the same number of directions.
 
     Parameters
     ----------
@@ -91,17 +89,12 @@ class SpectrumDisplay(Display):
     def _draw(self) -> None:
         spectra, cumulative = self.axes_
         looks: list[dict[str, Any]] = [{"color": ink(spectra), "linewidth": 3.2, "zorder": 3}]
-        for colour, dashes, width in zip(COLOURS, DASHES, (2.2, 2.0, 1.8, 1.6), strict=False):
-            looks += [{"color": colour, "ls": dashes, "linewidth": width, "zorder": 4}]
-        grey = {"color": ink(spectra, 0.3), "linewidth": 1.0, "zorder": 2}
-        self.lines_ = {}
-        for label, look in zip(self.shares, chain(looks, repeat(grey)), strict=False):
-            self.lines_[label] = self._curves(self.shares[label], look)
-        labels = list(self.lines_)
-        entries = {literal(label): self.lines_[label][0] for label in labels[: len(looks)]}
-        if rest := labels[len(looks) :]:
-            names = literal(textwrap.fill(f"grey: {', '.join(rest)}", 30))
-            entries[names] = self.lines_[rest[0]][0]
+        for colour, dashes in zip(COLOURS, cycle(DASHES), strict=False):
+            looks += [{"color": colour, "ls": dashes, "linewidth": 2.0, "zorder": 4}]
+        entries, self.lines_ = {}, {}
+        for (label, shares), look in zip(self.shares.items(), cycle(looks), strict=False):
+            self.lines_[label] = self._curves(shares, look)
+            entries[literal(label)] = self.lines_[label][0]
         sizes = {len(shares) for shares in self.shares.values()}
         if len(sizes) == 1:
             size, look = sizes.pop(), {"color": ink(spectra, 0.7), "ls": ":", "linewidth": 1.2}

@@ -9,8 +9,8 @@ from sklearn.metrics import log_loss
 
 from isoadapt import ExactIsotropyLayer, LinearHead
 from isoadapt.adapters._engine._exact import _Objective
-from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.metrics import isoscore
+from isoadapt.metrics._points import score_of
 from tests.adapters.examples import cone_with_head
 
 
@@ -49,8 +49,9 @@ def test_penalty_is_one_minus_the_best_isoscore():
     losses = [_Objective(*parts, weight, ridge=0.3)(linear)[0] for weight in (5.0, 0.0)]
     inside = linear[:, :-1] @ cov @ linear[:, :-1].T
     best = (inside**2).sum() / inside.trace()
-    score = isoscore_from_covariance(torch.from_numpy(block_diag(inside, best * np.eye(4))))
-    assert losses[0] - losses[1] == pytest.approx(5.0 * (1 - score.item()))
+    cov = torch.from_numpy(block_diag(inside, best * np.eye(4)))
+    score = score_of(cov / cov.trace(), 6)
+    assert losses[0] - losses[1] == pytest.approx(5.0 * (1 - score))
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1.0])

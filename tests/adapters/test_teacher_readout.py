@@ -65,6 +65,18 @@ class TestRegression:
             expected[test] = theirs.fit(X[train], UNIT[train]).predict(X[test])
         assert ours.r2_ == pytest.approx(r2_score(UNIT, expected, multioutput="variance_weighted"))
 
+    def test_last_columns_may_be_predictions_that_are_corrected(self):
+        guess = UNIT + 0.1 * np.random.default_rng(3).normal(size=UNIT.shape)
+        rows, ours = np.hstack([X, guess]), TeacherReadout(ridge=0.3)
+        ours._n_predicted = 9
+        theirs = make_pipeline(StandardScaler(), Ridge(0.3 * 300)).fit(rows, UNIT - guess)
+        found = ours.fit(rows, TEACHER).transform(rows)
+        np.testing.assert_allclose(found, guess + theirs.predict(rows), atol=1e-9)
+        for train, test in PredefinedSplit(copy_hashes(rows, 0.0) % 5).split():
+            theirs.set_params(ridge__alpha=0.3 * len(train)).fit(rows[train], (UNIT - guess)[train])
+            found[test] = guess[test] + theirs.predict(rows[test])
+        assert ours.r2_ == pytest.approx(r2_score(UNIT, found, multioutput="variance_weighted"))
+
     @pytest.mark.filterwarnings("ignore:R² of the teacher")
     @pytest.mark.parametrize("noise", [1.0, 30.0])
     def test_auto_finds_the_best_ridge(self, noise):

@@ -41,7 +41,8 @@ def test_tables_figures_and_verdicts(files):
     assert "5 of the 95 rows to judge on equal rows to fit to" in completed.stderr
     assert "Encoding 455 texts by my-model" in completed.stderr  # of all tables in one call
     verdict, *tables, controls, protocol = completed.stdout.split("\n\n")
-    assert controls.endswith("to be credited: head refit only, max softmax.")
+    said = " ".join(controls.split())
+    assert said.endswith("vectors), 'max softmax' (the head's largest probability).")
     assert protocol.startswith("Fitted to 90 rows and judged on 90 test rows")
     lines = completed.stdout.splitlines()
     for name in ("no adapter", "head refit only", *NAMES):

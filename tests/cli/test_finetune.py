@@ -70,9 +70,10 @@ class TestOptions:
 
     def test_every_penalty_has_its_loss_and_the_place_of_its_paper(self):
         for name, method in PENALTIES.items():
-            options = _make_options(name, ["lam=0.1"])
-            assert isinstance(options["penalty"], type(method.make()))
-            assert (options["lam"], options["where"]) == (0.1, method.where)
+            for settings, lam in (["lam=0.3"], 0.3), ([], 0.1 if name == "anchor" else 1.0):
+                options = _make_options(name, settings)
+                assert isinstance(options["penalty"], type(method.make()))
+                assert (options["lam"], options["where"]) == (lam, method.where)
 
 
 class TestDev:

@@ -12,7 +12,7 @@ import pytest
 import isoadapt
 from benchmarks.quality._adapter_rows import RECORDED
 from docs import picture
-from docs._ext import api, drawing
+from docs._ext import api, drawing, gallery
 from isoadapt.adapters._registry import VARIANTS
 from isoadapt.model_selection._compare._paired_tests import clusters, corrected_t, mcnemar, mean
 from tests import stored_results as results
@@ -33,60 +33,43 @@ def tables(name):
 
 
 def stored():
-    """Figures of the tables of classifiers, by checkpoint and vectors, without notes."""
-    of_cola = results.table("cola-minilm |").items()
-    found = {("cola-minilm", name.split(" (")[0]): row for name, row in of_cola}
+    """Figures of the tables of classifiers, by checkpoint and vectors."""
+    found = {
+        (case, vectors): row
+        for case in ("clinc150-minilm", "cola-minilm")
+        for vectors, row in results.table(f"{case} |").items()
+    }
     columns = ["STS-B", "RTE MRR@10", "outliers, AUROC", "same class, precision@10"]
     for case, row in results.table("other classifiers").items():
-        for vectors, cell in filter(lambda each: each[1], row.items()):
-            shown = cell.split(" (")[0].split(" · ")
-            found[case, vectors] = dict(zip(columns, shown, strict=True))
+        for vectors, cell in row.items():
+            figures = cell.split(" · ") if cell else [""] * len(columns)
+            found[case, vectors] = dict(zip(columns, figures, strict=True))
     return found
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "vectors", "column", "said"),
+    ("vectors", "said"),
     [
-        ("cola-minilm", "Whitening, head W A⁻¹", "STS-B", "0.713 for `Whitening`"),
-        ("cola-minilm", "AllButTheTop, logistic head", "STS-B", "0.707 for `AllButTheTop`"),
-        ("cola-minilm", 'TeacherReadout, space="head"', "STS-B", "texts the correlation is .791"),
-        (
-            "cola-minilm",
-            "TeacherReadout, pooled states, teacher paraphrase-l3",
-            "STS-B",
-            "-L3-v2, gives .765",
-        ),
-        (
-            "cola-minilm",
-            "TeacherReadout, aligned tokens, teacher paraphrase-l3",
-            "STS-B",
-            "an aligned layer .807",
-        ),
-        ("phenomenon-12-minilm", "best raw layer", "STS-B", "adapter, reach 0.555 on STS-B"),
+        ('TeacherReadout, space="head"', "texts the correlation is .{}"),
+        ("TeacherReadout, pooled states, of paraphrase-l3", "-L3-v2, gives .{}"),
+        ("TeacherReadout, aligned tokens, of paraphrase-l3", "an aligned layer .{}"),
     ],
 )
-def test_the_text_of_the_results_page(checkpoint, vectors, column, said):
-    assert said in page("results")
-    assert stored()[checkpoint, vectors][column].removeprefix("0") in said
+def test_the_text_of_the_results_page(vectors, said):
+    figure = stored()["cola-minilm", vectors]["STS-B"].removeprefix("0.")
+    assert said.format(figure) in page("results")
 
 
-def test_the_table_of_the_readme():
-    vectors = ["raw", "LogitPreservingWhitening, own texts", "TeacherReadout, aligned tokens"]
-    rows = [stored()["cola-minilm", name] for name in (*vectors, "teacher, logistic head")]
-    for shown, column in {
-        "similarity": "STS-B",
-        "search: a hypothesis of RTE": "RTE MRR@10",
-        "search in an index": "teacher's index, MRR@10",
-        "outliers": "outliers, AUROC",
-        "predictions changed, of 1,043": "changed",
-    }.items():
-        line = next(
-            line
-            for line in (ROOT / "README.md").read_text("utf-8").splitlines()
-            if f"| {shown}" in line
-        )
-        cells = [cell.strip().split(",")[0] for cell in line.strip("|").split("|")]
-        assert cells[1:] == [row[column].split(" ")[0] for row in rows]
+@pytest.mark.parametrize("file", ["README.md", "docs/index.md"])
+def test_the_table_of_the_readme_and_the_home_page(file):
+    text = (ROOT / file).read_text("utf-8")
+    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    head, _, *rows = rows
+    for label, *cells in rows:
+        [column] = [USES[start] for start in USES if label.startswith(start)]
+        [case] = [CLASSIFIERS[name] for name in CLASSIFIERS if f"{name} (" in label]
+        shown = [stored()[case, README_VECTORS[name]][column] for name in head[1:]]
+        assert cells == [each.split(" of ")[0] for each in shown]
 
 
 def test_the_tables_of_the_grid_search_page():
@@ -150,27 +133,37 @@ def test_every_exported_name_has_one_page():
 CONTROLS = ["no adapter", "head refit only", "same layer, no penalty"]
 VECTORS = {
     "raw": "raw",
-    "centred": "centred",
-    "preserving": "LogitPreservingWhitening, own texts",
-    "same columns": "layers of TeacherReadout, whitened without a teacher",
-    "readout": "TeacherReadout, pooled states",
+    "mean": "mean pooling",
+    "mean, whitened": "mean pooling, whitened",
+    "preserving": "LogitPreservingWhitening",
     "aligned": "TeacherReadout, aligned tokens",
-    "teacher": "teacher, logistic head",
+    "base": "base model",
+}
+README_VECTORS = {
+    "classifier": "raw",
+    "mean pooling": "mean pooling",
+    "whitened mean pooling": "mean pooling, whitened",
+    "`LogitPreservingWhitening`": "LogitPreservingWhitening",
+    "`TeacherReadout`": "TeacherReadout, aligned tokens",
+    "base model": "base model",
 }
 USES = {
     "similarity: STS-B": "STS-B",
     "search: RTE": "RTE MRR@10",
-    "search in the teacher's index": "teacher's index, MRR@10",
+    "search in the base's index": "base's index, MRR@10",
     "paraphrase found first": "MRPC recall@1",
     "similarity from 1 bit": "1 bit, sign",
     "the same, split at the median": "1 bit, median",
     "outliers": "outliers, AUROC",
     "hubness": "hubness",
     "neighbours of the same class": "same class, precision@10",
-    "own task": "own task",
+    "own task, logistic": "own task, logistic head",
+    "own task, head": "own task",
     "predictions changed": "changed",
 }
 CLASSIFIERS = {
+    "CLINC150": "clinc150-minilm",
+    "Banking77": "banking77-minilm",
     "CoLA": "cola-minilm",
     "MRPC": "mrpc-minilm",
     "SST-2": "sst2-minilm",
@@ -180,13 +173,13 @@ CLASSIFIERS = {
 
 
 def test_the_tables_of_the_results_page_are_those_of_the_benchmarks():
-    uses, *by_use, _, measured = tables("results")
-    (_, *vectors), *rows = uses
-    assert len(rows) == len(USES)
-    for label, *cells in rows:
-        [column] = [USES[start] for start in USES if label.startswith(start)]
-        found = [stored()["cola-minilm", VECTORS[each]][column] for each in vectors]
-        assert cells == found
+    first, second, *by_use, _, measured = tables("results")
+    for case, uses in (("clinc150-minilm", first), ("cola-minilm", second)):
+        (_, *vectors), *rows = uses
+        assert len(rows) == len(USES) - (case == "cola-minilm")  # no logistic head
+        for label, *cells in rows:
+            [column] = [USES[start] for start in USES if label.startswith(start)]
+            assert cells == [stored()[case, VECTORS[each]][column] for each in vectors]
     columns = [USES[each] for each in (*[*USES][:2], "outliers", "neighbours of the same class")]
     for column, ((_, *vectors), *rows) in zip(columns, by_use, strict=True):
         assert [name for name, *_ in rows] == [*CLASSIFIERS]
@@ -214,9 +207,19 @@ def test_the_drawing_has_every_package_below_those_it_imports():
         pytest.fail("the imports changed: run python -m docs._ext.drawing")
 
 
-def test_the_picture_of_the_readme_shows_the_stored_figures():
-    if picture.PICTURE.read_text("utf-8") != picture.picture():
-        pytest.fail("docs/_static/search.json changed: run python docs/picture.py")
+def test_the_pictures_show_the_stored_figures():
+    for name, columns in picture.PICTURES.items():
+        if (picture.STATIC / name).read_text("utf-8") != picture.picture(columns):
+            pytest.fail("docs/_static/search.json changed: run python docs/picture.py")
+
+
+@pytest.mark.parametrize(
+    "example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
+)
+def test_the_thumbnail_of_an_example_that_did_not_run_is_its_code(example):
+    lines = gallery.code(example)
+    assert len([line for line in lines if line.strip()]) > 3
+    assert not [line for line in lines if line.startswith(("import ", "from ", "checkpoint = "))]
 
 
 @pytest.mark.slow

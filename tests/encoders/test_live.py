@@ -1,6 +1,8 @@
 """Live models in wrappers give the vectors of the model inside; others are refused by name."""
 
 import functools
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 import transformers
 
 from isoadapt.encoders import TransformerEncoder, load_checkpoint
+from isoadapt.encoders._kept import encodings_kept
 from tests.tiny_models import TEXTS, logits_of, make_model, make_tokenizer
 
 compiled = functools.partial(torch.compile, backend="eager")
@@ -21,6 +24,20 @@ def part_compiled(model):
 def forward_compiled(model):
     model.forward = compiled(model.forward)
     return model
+
+
+def test_a_model_lives_as_long_as_its_vectors_are_kept():
+    """Otherwise another model could get its number, and its vectors."""
+    encoder = TransformerEncoder((make_model(), make_tokenizer()))
+    model = weakref.ref(encoder.model[0])
+    with encodings_kept():
+        vectors = encoder.transform(TEXTS[::-1])
+        np.testing.assert_array_equal(encoder.transform([*TEXTS, TEXTS[0]])[::-1][1:], vectors)
+        del encoder
+        gc.collect()
+        assert model() is not None
+    gc.collect()
+    assert model() is None
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,7 @@ def test_the_loss_is_that_of_the_plain_trainer(language_model, tmp_path):
 RESUMED = {  # in the first epoch and the second one, or between them
     "istar": (lambda: IsoScoreLoss(0.3, "linear"), {"where": "all", "lam": -1.0}, [2, 4]),
     "balanced": (SpectrumControlLoss, {"balance": "ema"}, [3]),
+    "anchor": (lambda: "anchor", {"lam": 2.0}, [2, 4]),
 }
 
 
@@ -303,15 +304,15 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     arguments |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     rows, folder = make_rows(24), tmp_path / "run"
 
-    def run(**how):
-        model = make_model("bert")
+    def run(model, **how):
         trainer = make_trainer(model, rows, folder, make_penalty(), arguments, **options)
         trainer.train(**how)
         return trainer
 
-    whole = run()
-    for stop in stops:
-        resumed = run(resume_from_checkpoint=f"{folder}/checkpoint-{stop}")
+    whole = run(make_model("bert"))
+    for stop in stops:  # whatever the model is that is passed
+        checkpoint = f"{folder}/checkpoint-{stop}"
+        resumed = run(copy.deepcopy(whole.model), resume_from_checkpoint=checkpoint)
         weights = resumed.model.state_dict()
         for key, expected in whole.model.state_dict().items():
             torch.testing.assert_close(weights[key], expected, atol=1e-6, rtol=1e-6, msg=key)
@@ -343,9 +344,9 @@ def test_a_resumed_run_takes_the_weight_of_now_and_no_other_penalty(tmp_path):
         run(IsoScoreLoss(), str(checkpoint))
 
 
-def test_training_again_begins_anew(tmp_path):
-    penalty, options = SpectrumControlLoss(), {"balance": "ema"}
-    trainer = make_trainer(None, make_rows(16), tmp_path, penalty, **options)
+@pytest.mark.parametrize("penalty", [SpectrumControlLoss(), "anchor"])
+def test_training_again_begins_anew(penalty, tmp_path):
+    trainer = make_trainer(None, make_rows(16), tmp_path, penalty, balance="ema")
     trainer.train()
     first = steps(trainer)
     trainer.objective = None  # as a search over hyperparameters leaves it
@@ -428,7 +429,8 @@ def test_a_penalty_without_points_is_told(tmp_path):
         ({"where": ["last", "all"]}, r"where=\['last', 'all'\] must be"),
         ({"lam": [1.0, 2.0]}, r"lam=\[1.0, 2.0\] must be a finite number"),
         ({"balance": "mean"}, "balance"),
-        ({"penalty": "istar"}, "penalty='istar' must be"),
+        ({"penalty": "entropy"}, "'entropy' must be one of .*anchor"),
+        ({"penalty": "anchor", "where": "last"}, "where='last': .* compares the mean-pooled"),
         ({"penalty": None, "lam": -1.0}, "lam=-1.0"),
     ],
 )

@@ -15,9 +15,9 @@ from isoadapt.geometry import Moments
 from isoadapt.geometry._isoscore import (
     FactoredCovariance,
     SquaredNorm,
-    isoscore_from_covariance,
     isoscore_star,
 )
+from isoadapt.metrics._points import score_of
 from tests.geometry import examples
 
 SETTINGS = settings(deadline=None, derandomize=True)
@@ -100,24 +100,11 @@ def test_members_equal_a_loop_over_the_formula(n, d, members, prior, zeta, bias_
         assert float(scores[place]) == pytest.approx(wanted, abs=1e-12)
 
 
-@pytest.mark.parametrize("n", [6, 40])
-def test_covariance_form_equals_points_form(n):
-    X = cloud(n, 15, members=(3,))
-    cov = torch.stack([torch.cov(x.T) for x in X])
-    torch.testing.assert_close(isoscore_from_covariance(cov), isoscore_star(X), rtol=0, atol=1e-12)
-    assert gradcheck(isoscore_from_covariance, cov.requires_grad_())
-
-
 @pytest.mark.parametrize(("k", "d"), [(1, 2), (2, 2), (4, 9), (9, 9), (300, 768)])
 def test_k_equal_variances_of_d_score_k_minus_one_over_d_minus_one(k, d):
-    cov = torch.diag((torch.arange(d) < k).to(F64) * 3.7)
-    assert float(isoscore_from_covariance(cov)) == pytest.approx((k - 1) / (d - 1), abs=1e-12)
     axes = torch.eye(d, dtype=F64)[:k]
     score = float(isoscore_star(torch.cat([axes, -axes]) + 0.3))
     assert score == pytest.approx((k - 1) / (d - 1), abs=1e-12)
-
-
-PAPERS_VARIANCES = torch.tensor([10.0, 6.0, 4.0, 4.0] + [1.0] * 764, dtype=F64)
 
 
 # Degenerate clouds.
@@ -279,7 +266,7 @@ def test_any_cloud_scores_between_zero_and_one(X):
 def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(heavy_tailed, decay):
     rng, d, n_draws = np.random.default_rng(0), 96, 30
     variances = torch.arange(1.0, d + 1, dtype=F64) ** -decay
-    truth = float(isoscore_from_covariance(torch.diag(variances)))
+    truth = score_of(variances / variances.sum(), d)
     for n in (d // 12, d // 4, d, 3 * d):
         # Whole rows that are wide or narrow are what formulas for Gaussian rows miss most.
         widths = rng.choice([0.5, 1.75**0.5], size=(n_draws, n, 1)) if heavy_tailed else 1
@@ -294,6 +281,7 @@ def test_the_corrected_score_is_right_where_the_plain_one_is_far_too_low(heavy_t
 
 
 def test_the_papers_own_example_at_277_rows():
-    X = np.random.default_rng(0).normal(size=(277, 768)) * PAPERS_VARIANCES.sqrt().numpy()
+    variances = np.array([10.0, 6.0, 4.0, 4.0] + [1.0] * 764)
+    X = np.random.default_rng(0).normal(size=(277, 768)) * np.sqrt(variances)
     assert metrics.isoscore(X) == pytest.approx(0.253, abs=0.01)
     assert metrics.isoscore(X, bias_corrected=True) == pytest.approx(0.8673, abs=3 * 0.011)

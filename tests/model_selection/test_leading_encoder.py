@@ -1,5 +1,7 @@
 """AdapterSearchCV of texts: encoded once, trained together, with the scores of GridSearchCV."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -7,10 +9,19 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder, Whitening
+from isoadapt import (
+    AdaptedEncoder,
+    IsotropyLayer,
+    IStarAdapter,
+    TeacherReadout,
+    TransformerEncoder,
+    Whitening,
+    _fit_rows,
+)
+from isoadapt.encoders._opened import Opened
 from isoadapt.model_selection import AdapterSearchCV
 from tests.model_selection.searches import agree, assert_same_results
-from tests.tiny_models import WORDS
+from tests.tiny_models import WORDS, make_model, make_tokenizer, save_pair
 
 RNG = np.random.default_rng(0)
 TEXTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(36)]
@@ -69,3 +80,32 @@ def centred(rows):
 def test_what_may_mix_rows_stays_inside_the_folds(checkpoint):
     steps = TransformerEncoder(checkpoint), FunctionTransformer(centred), IStarAdapter(**QUICK)
     agree(make_pipeline(*steps), {"istaradapter__lam": [-1, 1]}, TEXTS, Y, **OPTIONS, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*could not be trained together.*TeacherReadout cannot be")
+@pytest.mark.filterwarnings("ignore:R² of the teacher's vectors")
+@pytest.mark.parametrize("layers", [0, 1])
+def test_with_a_teacher_each_text_is_encoded_once(layers, checkpoint, tmp_path, monkeypatch):
+    """Of each fold, the states are aligned once, and the aligned vectors computed once."""
+    teacher = save_pair(make_model().bert, make_tokenizer(), tmp_path)
+    general = [" ".join(RNG.choice(WORDS, 7)) for _ in range(20)]
+    parts = {"adapter": TeacherReadout(ridge=0.1), "teacher": teacher, "teacher_layers": layers}
+    model = AdaptedEncoder(checkpoint, general=general, **parts)
+    grid = {"adapter__ridge": [0.01, 1.0], "adapter__space": ["teacher", "head"]}
+    options = {"cv": KFold(2), "scoring": lambda model, X, y: model.transform(X)[:, 0].sum()}
+    theirs = GridSearchCV(model, grid, **options).fit(TEXTS, Y)
+    encoded, aligned, encode, align = Counter(), [], Opened.encode, _fit_rows.align
+
+    def counted(self, texts, **given):
+        encoded.update((self.pooling.modes, self.pooling.aligned, text) for text in texts.items())
+        return encode(self, texts, **given)
+
+    monkeypatch.setattr(Opened, "encode", counted)
+    monkeypatch.setattr(_fit_rows, "align", lambda *given: aligned.append(1) or align(*given))
+    ours = AdapterSearchCV(model, grid, n_jobs=2, **options).fit(TEXTS, Y)
+    assert set(encoded.values()) == {1}
+    assert len({key[:2] for key in encoded}) == (7 if layers else 2)  # of each fit two
+    assert len(aligned) == 3 * layers  # of two folds, and of all texts
+    assert_same_results(ours, theirs, 1e-5)
+    assert np.ptp(theirs.cv_results_["mean_test_score"]) > 1e-4
+    np.testing.assert_allclose(ours.transform(TEXTS), theirs.transform(TEXTS), atol=1e-5)

@@ -85,7 +85,7 @@ def test_sentence_agrees_with_the_table(rows):
     assert "untested" not in said
     untested = Comparison([row | {"p_holm": math.nan} for row in rows], "", {}, []).verdict()
     assert f"beyond noise ({len(adapters)} untested, because" in untested
-    assert ("not shown to exceed" in said) == (bool(better) and len(shown) > len(better))
+    assert ("not shown to gain" in said) == (bool(better) and len(shown) > len(better))
     assert (" was chosen among " in said) == (bool(better) and len(adapters) > 1)
     assert ("lower it" in said or "lowers it" in said) == bool(worse)
     if worse:

@@ -54,6 +54,7 @@ PENALTIES = {  # of every kind of place, each with what else the trainer is told
     "balanced": (IsoScoreLoss(), {"where": "last", "balance": "ema"}),
     "entropy": (PersistentEntropyLoss(), {"where": "head_input"}),
     "cosreg": (CosRegLoss(), {"where": [1]}),
+    "anchor": ("anchor", {}),
 }
 
 

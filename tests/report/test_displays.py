@@ -42,7 +42,9 @@ def row(use, adapter, kind, score, **changes):
     figures |= {"ci_low": score - 0.1, "ci_high": score + 0.05, "difference": score - 0.5}
     figures |= {"difference_low": score - 0.55, "difference_high": score - 0.4}
     figures |= {"p_holm": 1.0, "control": "refit", "control_difference": score - 0.6}
-    return figures | {"control_p_holm": 1.0} | changes
+    figures |= {"control_p_holm": 1.0, "keeps_predictions": False, "n_units": 9, "fit_seconds": 1.0}
+    figures |= {"changed_predictions": 1, "n_predictions": 9}
+    return figures | changes
 
 
 NO_DIFFERENCE = dict.fromkeys(("difference", "difference_low", "difference_high"), math.nan)

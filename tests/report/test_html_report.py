@@ -11,6 +11,7 @@ from isoadapt import Whitening
 from isoadapt.metrics import isotropy_report
 from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.report import AnisotropyProfile, EmbeddingMapDisplay, SpectrumDisplay, write_report
+from tests.report.test_displays import COMPARISON, ROWS
 
 X, Y = make_classification(160, 6, n_informative=4, random_state=0)
 HOSTILE = "<script>alert('&')</script>\""
@@ -23,6 +24,8 @@ class Page:
         self.text = file.read_text("utf-8")
         page = ElementTree.fromstring(self.text.removeprefix("<!DOCTYPE html>"))
         self.tags = [(element.tag, element.attrib) for element in page.iter()]
+        forests = [table.iter("tr") for table in page.iter("table") if table.get("class")]
+        self.forests = [[row for row in rows if row.get("class")] for rows in forests]
         self.paragraphs, self.tooltips = self.texts(page, "p"), self.texts(page, "title")
         self.rows = [self.texts(row, "td") for row in page.iter("tr")]
 
@@ -64,11 +67,31 @@ def test_all_figures_are_those_of_the_api(comparison, report, file):
         start += [f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"]
         assert start in [shown[:3] for shown in page.rows]
         tooltip = f"{start[0]}: score {start[1]}, 95 % interval {start[2]}, difference"
-        assert any(text.startswith(tooltip) for text in page.tooltips)
+        assert any(row.get("title").startswith(tooltip) for rows in page.forests for row in rows)
     assert "difference in MRR@10 from the teacher" in page.text
     assert "no adapter: index" not in page.text
-    order = [comparison.protocol, " from no adapter<", "without an adapter</h2>"]
+    order = [comparison.protocol, " from no adapter<", "without an adapter</summary>"]
     assert sorted(order, key=page.text.index) == order  # what helps comes before the audit
+
+
+def test_the_card_and_the_drawings_show_what_the_tests_do(file):
+    write_report(file, comparison=COMPARISON, next_step="a < b")
+    page = Page(file)
+    said = "<b>Better</b>: accuracy 0.500 → 0.950, changes 1 of 9 predictions"
+    assert page.text.index(said) < page.text.index("<pre>a &lt; b</pre>")
+    assert len(page.forests) == 2
+    found = ["better best", "better", "explained", "control", "adapter", "baseline", "worse"]
+    lines = sorted(ROWS[: len(found)], key=lambda line: -line["score"])
+    for rows in page.forests:
+        assert [row.get("class") for row in rows] == found
+        assert [row.find("th").text for row in rows] == [line["adapter"] for line in lines]
+        styles = [re.findall(r"--\w+:([\d.]+)%", row.find("td").get("style")) for row in rows]
+        zero = {float(style[0]) for style in styles}
+        drawn = [[float(place) for place in style[1:]] for style in styles if len(style) == 4]
+        names = ("difference_low", "difference_high", "difference")
+        exact = [[line[name] for name in names] for line in lines if line["kind"] != "baseline"]
+        scale = np.ptp(drawn) / np.ptp(exact)
+        np.testing.assert_allclose(drawn - np.array([*zero]), scale * np.array(exact), atol=0.02)
 
 
 def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):

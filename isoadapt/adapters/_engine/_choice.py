@@ -43,7 +43,7 @@ class Score:
 
 
 class Accuracy(Score):
-    """Accuracy, with its standard error in closed form, but at least that of one row."""
+    """Accuracy, whose standard error has a closed form and is at least one row's share."""
 
     def __init__(self, targets: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
         self.targets = targets  # class numbers (m,), or whether each label applies (m, C)
@@ -153,11 +153,10 @@ class EpochChoice:
     """The epochs of one member: their history, early stopping, and which of them is kept.
 
     The last epoch is kept whose validation score is within one standard error of the best score,
-    that of the start included; if there is none, the epoch with the best score. The value of the
+    which may be the start's; if there is none, the epoch with the best score. The value of the
     penalty is not used, so that a control without a penalty is chosen by the same rule. Without
-    `score`, which means without a head, the lowest weighted penalty is best. After `patience`
-    epochs without a new choice training stops. Only the weights of one epoch are kept in memory.
-    Without validation rows, the last epoch is kept.
+    `score`, which means without a head, the lowest weighted penalty is best. Without validation
+    rows, the last epoch is kept. After `patience` epochs without a new choice training stops.
     """
 
     max_epochs: int

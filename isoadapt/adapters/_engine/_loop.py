@@ -19,8 +19,7 @@ from isoadapt.adapters._rows import Batch, Batches
 LARGE_STEP = 1e8
 """Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.
 
-Measured by ``python -m benchmarks --only threads`` on a machine without other load: two threads
-are at most 1.4 times as fast as one in smaller steps, and 1.5 to 1.7 times in larger ones.
+Smaller ones hardly gain by a second thread, as ``python -m benchmarks --only threads`` measures.
 """
 
 UPDATE_ROWS = 100
@@ -75,7 +74,7 @@ class OutputRidge(NamedTuple):
         return self.weights * parts.square().mean(-2).sum(-1)
 
     def keep(self, members: Tensor) -> "OutputRidge":
-        """Return the ridge of the given members only; a part of length 1 is that of all."""
+        """Return the ridge of the given members only, which may share parts of length 1."""
         parts = (part if len(part) == 1 else part[members] for part in self[1:])
         return OutputRidge(self.classifies, *parts)
 

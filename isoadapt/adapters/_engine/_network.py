@@ -57,10 +57,15 @@ class AdapterNetwork(nn.Module):
 
     def forward(self, X: Tensor) -> Adapted:
         """Adapt points (n, d) or (K, n, d), and apply the heads."""
-        points = _linear(X, self.weight)
+        # In this form the gradient needs no transposition.
+        points = torch.bmm(self.weight, X.expand(len(self.weight), *X.shape[-2:]).mT).mT
         points = points + self.bias if self.shifts else points
         reader = self.reader()
-        return Adapted(points, None if reader is None else _read(X, *reader), reader)
+        if reader is None:
+            return Adapted(points, None)
+        coef, intercept = reader
+        outputs = torch.baddbmm(intercept, X.expand(len(coef), *X.shape[-2:]), coef.mT)
+        return Adapted(points, outputs, reader)
 
     def reader(self) -> tuple[Tensor, Tensor] | None:
         """Return the affine maps from the inputs to the heads' outputs.
@@ -85,16 +90,6 @@ class AdapterNetwork(nn.Module):
         """Choose whether the layer and the head are trained."""
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(layer if name in ("weight", "bias") else head)
-
-
-def _read(X: Tensor, coef: Tensor, intercept: Tensor) -> Tensor:
-    """Outputs (K, n, n_outputs) of affine maps from points (n, d) or (K, n, d)."""
-    return torch.baddbmm(intercept, X.expand(len(coef), *X.shape[-2:]), coef.mT)
-
-
-def _linear(X: Tensor, weight: Tensor) -> Tensor:
-    # In this form the gradient needs no transposition.
-    return torch.bmm(weight, X.expand(len(weight), *X.shape[-2:]).mT).mT
 
 
 def _members(starts: Sequence[Floats]) -> nn.Parameter:

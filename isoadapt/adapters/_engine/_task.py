@@ -172,7 +172,7 @@ class _Looped(Penalty):
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor (1, ...) that all members share, or else those of all members (K, ...)."""
+    """Stack one tensor (1, ...) for each member to (K, ...), or keep one that all of them share."""
     same = all(torch.equal(tensor, tensors[0]) for tensor in tensors)
     return tensors[0] if same else torch.cat(list(tensors))
 

@@ -140,7 +140,7 @@ def _make_net(tasks: Sequence[Task]) -> AdapterNet:
 
 @dataclass
 class Training:
-    """A training of members, of which `choices` has those still trained."""
+    """A training of members; `choices` belong to those that are still trained."""
 
     net: AdapterNet
     batches: Batches
@@ -181,7 +181,7 @@ class Training:
             choice.history.append(entry | figures)
 
     def _evaluate(self, number: int) -> list[dict[str, float]]:
-        """Offer the present weights to the choices as those of an epoch; return the figures."""
+        """Offer the weights of an epoch to the choices; return the figures."""
         states = [partial(self.net.module_.member_state, k) for k in range(len(self.choices))]
         if self.validation is None:
             for choice, state in zip(self.choices, states, strict=True):

@@ -9,10 +9,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt._utils.sklearn_private import Interval, StrOptions, _fit_context
+from isoadapt._utils.sklearn_private import Interval, StrOptions
 from isoadapt._utils.state import own_state
-from isoadapt._utils.threads import few_rows_in_one_thread
-from isoadapt.adapters._base import BaseAdapter, make_random_state
+from isoadapt.adapters._base import BaseAdapter, fit_method, make_random_state
 from isoadapt.adapters._engine._choice import EpochChoice, TargetUnits, make_score
 from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.adapters._engine._task import Penalty
@@ -20,15 +19,7 @@ from isoadapt.adapters._engine._train import Training, epochs_bar
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._rows import (
-    Batch,
-    Batches,
-    check_spread,
-    restore_on_failure,
-    split_rows,
-    strata,
-    to_tensor,
-)
+from isoadapt.adapters._rows import Batch, Batches, check_spread, split_rows, strata, to_tensor
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
@@ -57,8 +48,7 @@ class FlowAdapter(BaseAdapter):
     mean 0 and variance 1. If `head` is given, a head is fitted to the outputs.
 
     With `alpha` the loss is ``alpha * task + (1 - alpha) * bits``, with the task loss of a frozen
-    head on the outputs. The head's weights are first converted to the units of the standardised
-    embeddings, so that the initial flow preserves the head's predictions.
+    head on the outputs, which is converted so that the initial flow preserves its predictions.
 
     The outputs do not depend on the scale of the embeddings. Features without variance are only
     centred and divided by the root mean square of the standard deviations.
@@ -90,11 +80,10 @@ class FlowAdapter(BaseAdapter):
     max_epochs : int, default=15
         Maximum number of passes over the training rows.
     validation_fraction : float or None, default=0.3
-        Fraction of the rows that is used to choose the epoch, in [0, 1), stratified for classifiers
-        with `alpha`. These rows are not used in training; without `alpha`, the value of the last
-        ActNorm and the head are then computed from all rows. With 0 or None, or if a side of the
-        split would have fewer than 4 rows, the flow is trained on all rows and the last epoch is
-        kept.
+        Fraction of the rows, in [0, 1), that only choose the epoch, stratified for classifiers with
+        `alpha`. Without `alpha`, the last ActNorm and the head are computed from all rows. With 0
+        or None, or if a side of the split would have fewer than 4 rows, the flow is trained on all
+        rows and the last epoch is kept.
     patience : int or None, default=10
         Training stops after this many epochs without a new choice; None never stops early.
     scoring : str, callable or None, default=None
@@ -118,8 +107,8 @@ class FlowAdapter(BaseAdapter):
     n_iter_ : int
         Number of epochs run.
     best_epoch_ : int
-        Number of the kept epoch, from 1. Without `alpha` it has the fewest bits/dim. With `alpha`
-        it is the last epoch whose score is within one standard error of the best score.
+        Number of the kept epoch, from 1: with the fewest bits/dim or, with `alpha`, the last whose
+        score is within one standard error of the best score.
     <common>
 
     Notes
@@ -151,7 +140,6 @@ class FlowAdapter(BaseAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BaseAdapter._parameter_constraints,
         **{
             k: v
             for k, v in PenalisedAdapter._parameter_constraints.items()
@@ -183,10 +171,7 @@ class FlowAdapter(BaseAdapter):
     random_state: Any = None
     verbose: int = 0
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    @restore_on_failure
-    @own_state()
-    @few_rows_in_one_thread
+    @fit_method
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Fit the flow, and the head if there is one.
 
@@ -196,11 +181,6 @@ class FlowAdapter(BaseAdapter):
             Embeddings.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
             Labels or values; ignored if ``head`` is None.
-
-        Returns
-        -------
-        Self
-            The fitted adapter.
 
         Raises
         ------
@@ -228,17 +208,12 @@ class FlowAdapter(BaseAdapter):
 
     @own_state()
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Compute the log-likelihood of each row under the flow.
+        """Compute the log-likelihood (n_samples,) of each row under the flow, in nats.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
             Embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            Log-densities in nats.
         """
         rows = self._check_rows(X)
         return map_rows(cast("FlowMap", self.map_).log_likelihood, rows)

@@ -76,7 +76,7 @@ class Scaling(Transform):
 
 
 class Permutation(PermutationTransform):
-    """Permutation x -> x[order], of which the gradient is fast."""
+    """Permutation x -> x[order] with a fast gradient."""
 
     def _call(self, x: Tensor) -> Tensor:
         return x.index_select(-1, self.order)

@@ -1,6 +1,7 @@
 """The flow as a trainable network."""
 
 import math
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -86,7 +87,7 @@ class BlockNetwork(ActNorm):
 class FlowNetwork(nn.Module):
     """A flow in training, in float32, of centred and scaled rows; it starts as the identity.
 
-    The outputs are those of a frozen head, if there is one, on the outputs of the flow.
+    A frozen head, if there is one, reads the outputs of the flow.
     """
 
     mean: Floats  # of the embeddings, (d,)
@@ -101,7 +102,9 @@ class FlowNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.coupling = coupling
-        orders = [_order(d, number, generator) for number in range(n_blocks)]
+        back = torch.arange(d - 1, -1, -1)  # in odd blocks, which exchanges the halves
+        draw = partial(torch.randperm, d, generator=generator)
+        orders = [back if number % 2 else draw() for number in range(n_blocks)]
         blocks = [BlockNetwork(order, hidden, coupling, generator) for order in orders]
         self.blocks = cast(list[BlockNetwork], nn.ModuleList(blocks))
         self.last = ActNorm(d)
@@ -174,13 +177,6 @@ class FlowNetwork(nn.Module):
         return Last(self.last_order, self.last.log_scale, self.last.shift)
 
 
-def _order(d: int, number: int, generator: torch.Generator) -> Tensor:
-    """Draw a permutation; odd block numbers reverse the order, which exchanges the halves."""
-    if number % 2:
-        return torch.arange(d - 1, -1, -1)
-    return torch.randperm(d, generator=generator)
-
-
 def _freeze(parameter: nn.Parameter, dead: Tensor) -> None:
     """Set to zero the gradients of the entries that `dead`, broadcast to the parameter, marks."""
     if dead.any():
@@ -189,5 +185,4 @@ def _freeze(parameter: nn.Parameter, dead: Tensor) -> None:
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:
-    array = tensor.detach().cpu()
-    return (array.double() if array.is_floating_point() else array).numpy()
+    return (tensor.double() if tensor.is_floating_point() else tensor).numpy(force=True)

@@ -80,8 +80,8 @@ def compare_adapters(
         estimators by name. `head` replaces the head of every adapter. Transformers without a head
         are followed by one that is fitted to their output.
     head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
-        The head of all rows, as in :class:`~isoadapt.IsotropyLayer`: that of a checkpoint, or one
-        that is fitted to the training rows. It decides whether the task is a classification.
+        The head of all rows, as in :class:`~isoadapt.IsotropyLayer`: a checkpoint's, or one that
+        is fitted to the training rows. It decides whether the task is a classification.
     cv : int, splitter, iterable or None, default=5
         Number of folds, which are repeated 3 times with different shuffles, stratified for
         classifiers and grouped if `groups` are given or rows are equal; or a splitter, or pairs of
@@ -123,11 +123,6 @@ def compare_adapters(
         :class:`AdapterSearchCV`. A comparison that was stopped goes on from there. It requires an
         integer `random_state`. The files are pickles: use only folders that you trust.
 
-    Returns
-    -------
-    Comparison
-        Table, verdict, and fitted adapters.
-
     Raises
     ------
     ValueError
@@ -153,18 +148,17 @@ def compare_adapters(
     teacher.
 
     In a cross-validation, the task is tested by the corrected resampled t test. All other scores
-    and differences are tested by the influence of each item on them: their interval and p-value
-    are those of a t test with the cluster-robust variance of the influences. Its degrees of
-    freedom are estimated from their fourth moments, so that a difference that rests on few items
-    is not taken for certain. If fewer than ten predictions become right or wrong, accuracies are
-    compared by McNemar's exact test. A difference that rests on fewer than 30 changed items is not
-    tested, except for accuracies of rows without groups. Each row counts for "neighbours" as the
-    centre and as a neighbour of others.
+    and differences have a t test with the cluster-robust variance of each item's influence on them.
+    Its degrees of freedom are estimated from fourth moments, so that a difference that rests on few
+    items is not taken for certain. If fewer than ten predictions become right or wrong, accuracies
+    are compared by McNemar's exact test. A difference that rests on fewer than 30 changed items is
+    not tested, except for accuracies of rows without groups. Each row counts for "neighbours" as
+    the centre and as a neighbour of others.
 
     Rows of one group, equal rows, and queries that are equal or have the same relevant documents
-    are one unit. Pairs that share a text or a vector depend on each other, and their variance is
-    that of Aronow et al. (2015). Near copies are not recognised: pass groups. Tests on pairs,
-    queries and rows are conditional on the fitted adapters, and those of a search on the documents.
+    are one unit. Pairs that share a text or a vector depend on each other, as in Aronow et al.
+    (2015). Near copies are not recognised: pass groups. Tests on pairs, queries and rows are
+    conditional on the fitted adapters, and in a search on the documents.
 
     References
     ----------
@@ -191,18 +185,15 @@ def compare_adapters(
     softmax = data.task == "classify" and data.y.ndim == 1
     softmax &= any(isinstance(use, Outliers) for use in data.uses)
     methods = make_methods(adapters, head, data.task, teacher is not None, softmax)
-    plan = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=_seed(random_state))
+    seed = random_state
+    if not isinstance(seed, int | np.integer):
+        seed = make_random_state(random_state).randint(2**31 - 1000)
+    plan = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=int(seed))
     measured, notes = _run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=cache)
     done = [method for method in methods if method.name in measured]
     adapters = [method.name for method in done if method.kind == ADAPTER]
     fitted = {name: measured[name][-1].estimator for name in adapters}
     return Comparison(make_rows(done, measured, data, plan), plan.protocol, fitted, notes)
-
-
-def _seed(random_state: Any) -> int:
-    """Integer from a random state; None draws one without NumPy's global generator."""
-    given = isinstance(random_state, int | np.integer)
-    return int(random_state if given else make_random_state(random_state).randint(2**31 - 1000))
 
 
 def _run(

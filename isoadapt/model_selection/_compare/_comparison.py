@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
-from isoadapt.model_selection._compare._methods import CONTROL, SECOND_PASS
+from isoadapt.model_selection._compare._methods import (
+    CONTROL,
+    HEAD_REFIT,
+    MAX_SOFTMAX,
+    SECOND_PASS,
+)
 from isoadapt.model_selection._compare._uses import phrase_of
-from isoadapt.model_selection._compare._verdict import best, is_credited, sentence
+from isoadapt.model_selection._compare._verdict import best, by_score, is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
 _GEOMETRY = {
@@ -62,11 +67,8 @@ class Comparison:
     def uses(self) -> list[str]:
         """Names of the uses for which data were given.
 
-        Returns
-        -------
-        list of str
-            "classify" or "regress", the names of the uses that were passed, by default
-            "similarity", "search" and "outliers", and "neighbours" and "index".
+        They are "classify" or "regress", the names of the uses that were passed, by default
+        "similarity", "search" and "outliers", and "neighbours" and "index".
         """
         return list(dict.fromkeys(row["use"] for row in self.rows))
 
@@ -147,38 +149,30 @@ class Comparison:
         return [row["adapter"] for row in ordered]
 
     def verdict(self, use: str | None = None) -> str:
-        """Say in a sentence or two for each use what the tests show.
+        """Say in a sentence or two on one line for each use what the tests show.
 
         Parameters
         ----------
         use : str, default=None
-            One of ``uses``. None is all of them, those for which an adapter is credited first.
-
-        Returns
-        -------
-        str
-            One line for each use.
+            One of ``uses``. None is all of them, uses with a credited adapter first.
 
         Raises
         ------
         ValueError
             If the use is unknown, or no data were given for it.
         """
-        ordered = sorted(self.uses, key=lambda each: not self.credited(each))
-        uses = ordered if use is None else [use]
+        uses = self._ordered_uses() if use is None else [use]
         return "\n".join(sentence(self._rows_of(each)) for each in uses)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain data, for JSON.
-
-        Returns
-        -------
-        dict
-            "protocol", "rows", "verdict" by use, and "notes". NaN is replaced by None.
-        """
+        """Return "protocol", "rows", "verdict" by use, and "notes", for JSON; NaN becomes None."""
         rows = [{key: _or_none(value) for key, value in row.items()} for row in self.rows]
         verdict = {use: self.verdict(use) for use in self.uses}
         return {"protocol": self.protocol, "rows": rows, "verdict": verdict, "notes": self.notes}
+
+    def _ordered_uses(self) -> list[str]:
+        """Give the uses, those for which an adapter is credited first."""
+        return sorted(self.uses, key=lambda use: not self.credited(use))
 
     def _rows_of(self, use: str | None) -> list[dict[str, Any]]:
         use = self.uses[0] if use is None else use
@@ -205,20 +199,20 @@ class Comparison:
         return "\n\n".join([verdict, *tables, *map(_wrapped, [self._legend(), self.protocol])])
 
     def _legend(self) -> str:
-        """Say which rows are not adapters."""
-        meaning = {SECOND_PASS: f"{SECOND_PASS} (the teacher's own vectors)"}
+        """Say what the rows are that are not adapters."""
+        meaning = {HEAD_REFIT: "a new head, the same vectors", SECOND_PASS: "the teacher's vectors"}
+        meaning[MAX_SOFTMAX] = "the head's largest probability"
         names = dict.fromkeys(row["adapter"] for row in self.rows if row["kind"] == CONTROL)
-        listed = ", ".join(meaning.get(name, name) for name in names) or "none"
-        return f"Controls, beyond which an adapter must gain to be credited: {listed}."
+        listed = [f"{name!r} ({meaning.get(name, 'trained for the task alone')})" for name in names]
+        shown = ", ".join(listed) or "none"
+        return f"Controls, beyond which an adapter must gain to be credited: {shown}."
 
     def __repr__(self) -> str:
         return self._text(full=False)
 
     def _repr_html_(self) -> str:
-        return f"<div>{self._html_verdict()}{self._html_tables(full=False)}</div>"
-
-    def _html_verdict(self) -> str:
-        return html_paragraphs([*self.verdict().splitlines(), self._legend(), self.protocol])
+        said = html_paragraphs([*self.verdict().splitlines(), self._legend(), self.protocol])
+        return f"<div>{said}{self._html_tables(full=False)}</div>"
 
     def _html_tables(self, full: bool) -> str:
         return "".join(html_table(*table) for table in self._tables(full))
@@ -230,7 +224,7 @@ def use_table(rows: Sequence[dict[str, Any]], full: bool = True) -> _Table:
     header = ["", "score", "95 % interval", "difference"]
     header += ["p Holm", "beyond control", "p Holm"] * full + [""]
     cells, named = [], best(rows)
-    for row in sorted(rows, key=lambda row: -row["score"]):
+    for row in by_score(rows):
         interval = f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
         own = [row["adapter"], f"{row['score']:.4f}", interval, _number(row["difference"], "+.4f")]
         beyond = _number(row["control_difference"], "+.4f")

@@ -30,7 +30,7 @@ class Data:
     task: str  # "classify" or "regress"
     clusters: NDArray[np.int64]  # (n,): rows of one group, and equal rows, are in one
     groups: NDArray[Any] | None = None  # of the rows to fit to, which are the first
-    uses: Sequence[Use] = ()  # beside the task, those of judged rows last
+    uses: Sequence[Use] = ()  # beside the task, uses of judged rows last
     widths: tuple[int, int] | None = None  # columns of the head and of all before the teacher's
 
     def columns(self, name: str) -> slice:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 
-from isoadapt import ExactIsotropyLayer, FlowAdapter, IsotropyLayer, LinearHead, TeacherReadout
+from isoadapt import ExactIsotropyLayer, FlowAdapter, IsotropyLayer, TeacherReadout
 from isoadapt._utils.containers import comparable
 from isoadapt._utils.messages import choices
-from isoadapt.adapters._heads import fit_head, needs_fit
+from isoadapt.adapters._affine import TransformerAdapter
+from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES, VARIANTS, installed_variants
 
@@ -25,35 +26,6 @@ MAX_SOFTMAX = "max softmax"  # of a frozen head, for outliers alone
 BASELINE, CONTROL, ADAPTER = "baseline", "control", "adapter"
 HEAD_COLUMNS, ALL_COLUMNS, TEACHER_COLUMNS = "head", "all", "teacher"  # what a method reads
 PROBES = {"classify": "logistic", "regress": "ridge"}
-
-
-class WithHead(BaseEstimator):
-    """A head, frozen or fitted, on the output of a transformer or, without one, on embeddings."""
-
-    def __init__(self, head: Any, transformer: Any = None) -> None:
-        self.head = head
-        self.transformer = transformer
-
-    def fit(self, X: NDArray[Any], y: NDArray[Any], groups: NDArray[Any] | None = None) -> Self:
-        """Fit a clone of the transformer and, unless it is frozen, the head."""
-        if self.transformer is not None:
-            self.transformer_ = clone(self.transformer).fit(X, y)
-        fitted = needs_fit(self.head)
-        head = fit_head(self.head, self.transform(X), y, groups=groups) if fitted else self.head
-        self.head_ = LinearHead.from_estimator(head)
-        return self
-
-    def transform(self, X: ArrayLike) -> Any:
-        """Transform the embeddings."""
-        return X if self.transformer is None else self.transformer_.transform(X)
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Predict by the head on the transformed embeddings."""
-        return self.head_.predict(self.transform(X))
-
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Predict probabilities by the head on the transformed embeddings."""
-        return self.head_.predict_proba(self.transform(X))
 
 
 @dataclass(frozen=True)
@@ -71,16 +43,16 @@ def make_methods(
     adapters: Any, head: Any, task: str, teacher: bool = False, softmax: bool = False
 ) -> list[ComparedMethod]:
     """The baseline, the controls and the adapters, in this order."""
-    found = [ComparedMethod(NO_ADAPTER, WithHead(head), BASELINE)]
+    found = [ComparedMethod(NO_ADAPTER, _unchanged(head), BASELINE)]
     common: tuple[str, ...] = ()
     if not needs_fit(head):  # otherwise "no adapter" has a new head already
-        found.append(ComparedMethod(HEAD_REFIT, WithHead(PROBES[task]), CONTROL))
+        found.append(ComparedMethod(HEAD_REFIT, _unchanged(PROBES[task]), CONTROL))
         common = (HEAD_REFIT,)
         if softmax:
-            found.append(ComparedMethod(MAX_SOFTMAX, WithHead(head), CONTROL))
+            found.append(ComparedMethod(MAX_SOFTMAX, _unchanged(head), CONTROL))
             common += (MAX_SOFTMAX,)
     if teacher:
-        probe = WithHead(PROBES[task])
+        probe = _unchanged(PROBES[task])
         found.append(ComparedMethod(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))
     chosen: list[ComparedMethod] = []
     for name, template in _choose(adapters, head, teacher).items():
@@ -96,9 +68,15 @@ def make_methods(
     for method in chosen:
         if method.name in {control.name for control in found}:
             raise ValueError(
-                f"adapters: the name {method.name!r} is that of a control; choose another one"
+                f"adapters: a control has the name {method.name!r}; choose another one"
             )
     return found + chosen
+
+
+def _unchanged(head: Any) -> TransformerAdapter:
+    """The embeddings as they are, with a frozen head or one that is fitted."""
+    training = "refit" if needs_fit(head) else "frozen"
+    return TransformerAdapter(FunctionTransformer(), head=head, head_training=training)
 
 
 def seeded(estimator: Any, seed: int) -> Any:
@@ -160,7 +138,7 @@ def _with_head(template: Any, head: Any, task: str) -> Any:
     name = "head" if last is None else f"{last}__head"
     if name in estimator.get_params():
         return estimator.set_params(**{name: head})
-    return WithHead(head if needs_fit(head) else PROBES[task], estimator)
+    return TransformerAdapter(estimator, head=head if needs_fit(head) else PROBES[task])
 
 
 def _control(estimator: Any, name: str, known: list[ComparedMethod]) -> ComparedMethod | None:

@@ -63,7 +63,7 @@ def mean(values: Floats) -> Evidence:
 def two_means(inside: Floats, outside: Floats) -> Evidence:
     """AUROC by its placements: how inliers (n,) and outliers (m,) are ranked on average.
 
-    The variance of the influences is that of DeLong et al. (1988).
+    The influences have the variance of DeLong et al. (1988).
     """
     parts = [mean(each) for each in (inside, outside)]
     return Evidence(parts[0].score, np.concatenate([part.influence for part in parts]))
@@ -94,7 +94,7 @@ def rank_correlation(first: Floats, second: Floats) -> Evidence:
 
 
 def _below(values: Floats, weights: Floats) -> Floats:
-    """Sum (n,) of the weights of the items with smaller values, and half of those with equal."""
+    """Sum (n,) of the weights of the items with smaller values, and half of equal ones."""
     _, place = np.unique(values, return_inverse=True)
     mass = np.bincount(place, weights)
     return (np.cumsum(mass) - mass / 2)[place]
@@ -155,8 +155,8 @@ def t_effect(estimate: float, error: float, degrees: float) -> Effect:
 def corrected_t(evidence: Evidence, ratio: float) -> Effect:
     """Corrected resampled t test of the mean over the splits (J,) of a cross-validation.
 
-    Nadeau and Bengio (2003): the variance of the mean is (1/J + ratio) times that of the values,
-    where `ratio` is the number of test rows divided by the number of training rows.
+    Nadeau and Bengio (2003): the mean has (1/J + ratio) times the variance of the values, where
+    `ratio` is the number of test rows divided by the number of training rows.
     """
     n = len(evidence.influence)
     spread = n * float(np.linalg.norm(evidence.influence)) / math.sqrt(n - 1)
@@ -224,7 +224,7 @@ class Tests(NamedTuple):
         return effect._replace(high=min(effect.high, self.highest))
 
     def difference(self, name: str, reference: str) -> Effect:
-        """Score of a method minus that of another one."""
+        """Score of a method minus the score of a reference."""
         evidence = self.evidence[name].minus(self.evidence[reference])
         effect = self.effect(evidence)
         return effect._replace(p_value=math.nan) if self.is_untested(evidence) else effect

@@ -90,7 +90,7 @@ def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -
 
 
 def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
-    """Fit to some rows, and judge on those of others that equal none of them."""
+    """Fit to some rows, and judge on other rows that equal none of them."""
     hashes = copy_hashes(data.X[:, data.columns(HEAD_COLUMNS)])
     known = np.isin(hashes[test], hashes[train])
     counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows to fit to"
@@ -103,7 +103,7 @@ def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
     known_labels, judged = (np.unique(data.y[rows]).tolist() for rows in (train, test))
     if data.task == "classify" and not set(known_labels) & set(judged):
         raise ValueError(
-            f"the rows to judge on have the labels {judged[:5]}, none of which occurs in y "
+            f"the rows to judge on have the labels {judged[:5]}, but y has other ones "
             f"({known_labels[:5]}): use the same labels in both"
         )
     if known.any():

@@ -35,13 +35,18 @@ def _is_shown(row: Row, difference: str, p_value: str, sign: int) -> bool:
     return row[p_value] <= LEVEL and sign * row[difference] > 0  # False for NaN
 
 
+def by_score(rows: Sequence[Row]) -> list[Row]:
+    """Order rows, the highest score first."""
+    return sorted(rows, key=lambda row: -row["score"])
+
+
 def best(rows: Sequence[Row]) -> Row | None:
     """Return the credited adapter to name: of equal ones, first those that guarantee predictions.
 
     Of these, it is the best whose fit took at most twice the shortest time. Scores are equal within
     noise if they lie in the 95 % interval of the highest.
     """
-    credited = sorted(filter(is_credited, rows), key=lambda row: -row["score"])
+    credited = [*filter(is_credited, by_score(rows))]
     equal = [row for row in credited if row["score"] >= credited[0]["ci_low"]]
     equal = [row for row in equal if row["keeps_predictions"]] or equal
     longest = 2 * min((row["fit_seconds"] for row in equal), default=0.0)
@@ -54,10 +59,8 @@ def sentence(rows: Sequence[Row]) -> str:
         return _of_index(*rows)
     metric, phrase = rows[0]["metric"], phrase_of(rows[0]["use"])
     (base,) = (row for row in rows if row["kind"] == BASELINE)
-    by_score = sorted(rows, key=lambda row: -row["score"])
-    better, explained, worse = (
-        [row for row in by_score if test(row)] for test in (is_credited, is_explained, is_worse)
-    )
+    tests = is_credited, is_explained, is_worse
+    better, explained, worse = ([*filter(test, by_score(rows))] for test in tests)
     clauses, named = [], best(rows)
     if named is not None:
         clauses.append(_gain(base, better, named))
@@ -81,6 +84,18 @@ def sentence(rows: Sequence[Row]) -> str:
             "smaller gain on fresh rows, and confirm it there."
         )
     return f"{phrase}, {'; '.join(clauses)}.{caution}"
+
+
+def headline(rows: Sequence[Row]) -> tuple[str, str]:
+    """Return the best adapter of a use, or that none is known, and the scores with and without."""
+    base, metric, named = rows[0], rows[0]["metric"], best(rows)
+    if is_of_index(rows):
+        top = by_score(rows[1:] or rows)[0]
+        return top["adapter"], f"{metric} {top['score']:.3f}, of the teacher {base['score']:.3f}"
+    if named is None:
+        return "none is shown to help", f"{metric} {base['score']:.3f} without one"
+    before, after = _shown(base, named)
+    return named["adapter"], f"{metric} {before} → {after}, changes {_changed(named)}"
 
 
 def is_of_index(rows: Sequence[Row]) -> bool:
@@ -132,9 +147,9 @@ def _no_credit(base: Row, explained: Sequence[Row], after_gain: bool) -> str:
     first = explained[0]
     control, score = first["control"], first["score"] - first["control_difference"]
     if after_gain and len(explained) == 1:
-        return f"the gain of {_name(first)} is not shown to exceed that of {control!r}"
+        return f"{_name(first)} is not shown to gain more than {control!r}"
     if after_gain:
-        return f"the gains of {_names(explained)} are not shown to exceed those of their controls"
+        return f"{_names(explained)} are not shown to gain more than their controls"
     before, after = _shown(base, first)
     alone = "a refitted head" if control == HEAD_REFIT else f"the control {control!r}"
     return (

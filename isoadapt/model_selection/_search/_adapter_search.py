@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -25,6 +26,7 @@ from isoadapt._utils.messages import shows_progress, warn
 from isoadapt._utils.sklearn_private import Interval, _fit_context
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._rows import restore_on_failure
+from isoadapt.encoders._kept import encodings_kept
 from isoadapt.model_selection._result_cache import (
     ResultCache,
     check_seed,
@@ -38,6 +40,7 @@ from isoadapt.model_selection._search._evaluation import (
     Outcome,
     check_results,
     evaluate,
+    has_teacher,
 )
 from isoadapt.model_selection._search._leading_encoder import Candidate, make_candidate
 
@@ -57,7 +60,9 @@ class AdapterSearchCV(GridSearchCV):
         or an :class:`~isoadapt.AdaptedEncoder`. A leading :class:`~isoadapt.TransformerEncoder`, or
         an encoder of your own with the method ``head``, encodes all texts once, outside the
         folds: the embedding of a text must depend on that text alone. So does the encoder of an
-        AdaptedEncoder, whose head is chosen by all labels of the search, as in its ``fit``. All
+        AdaptedEncoder, whose head is chosen by all labels of the search, as in its ``fit``. With a
+        teacher, its fits are done one at a time, but a TransformerEncoder encodes each text once,
+        and candidates with the same encoders share the alignment of each fold. All
         other steps are fitted within each fold, including those that scikit-learn treats as
         stateless, because a ``FunctionTransformer`` may mix rows. An encoder behind such a step
         encodes again in every fit; give it a cache. Other adapters are admissible and are fitted
@@ -72,7 +77,8 @@ class AdapterSearchCV(GridSearchCV):
     n_jobs : int, default=None
         Number of processes, as for GridSearchCV. Each trains blocks of candidates together;
         candidates that differ in more than numbers are in different blocks. With a single process,
-        and always on a GPU, they are trained in this process with torch's threads.
+        and always on a GPU or with a teacher, they are trained in this process with torch's
+        threads.
     refit : bool, str or callable, default=True
         As for GridSearchCV; see :class:`BestAboveFloor`.
     cv : int, cross-validation generator or iterable, default=5
@@ -239,19 +245,21 @@ class AdapterSearchCV(GridSearchCV):
             "verbose": 0,
         }
         self._encoded: dict[Hashable, tuple[Pipeline, Any]] = {}
-        results = self._search(candidates, FitData(X, y, folds, options))
-        check_results(results, self.error_score)
-        self.scorer_, self.n_splits_ = getattr(scorers, "_scorers", scorers), len(folds)
-        self._set_results(results, metric)
-        if self.refit:
-            before = time.perf_counter()
-            best = candidates[self.best_index_]
-            encoder, rows = self._encode(best, X, y)
-            best.rest.fit(rows, y, **routed.estimator.fit)
-            self.best_estimator_ = best.put_together(encoder)
-            self.refit_time_ = time.perf_counter() - before
-            if hasattr(self.best_estimator_, "feature_names_in_"):
-                self.feature_names_in_ = self.best_estimator_.feature_names_in_
+        taught = any(has_teacher(candidate.rest) for candidate in candidates)
+        with encodings_kept() if taught else nullcontext():
+            results = self._search(candidates, FitData(X, y, folds, options))
+            check_results(results, self.error_score)
+            self.scorer_, self.n_splits_ = getattr(scorers, "_scorers", scorers), len(folds)
+            self._set_results(results, metric)
+            if self.refit:
+                before = time.perf_counter()
+                best = candidates[self.best_index_]
+                encoder, rows = self._encode(best, X, y)
+                best.rest.fit(rows, y, **routed.estimator.fit)
+                self.best_estimator_ = best.put_together(encoder)
+                self.refit_time_ = time.perf_counter() - before
+                if hasattr(self.best_estimator_, "feature_names_in_"):
+                    self.feature_names_in_ = self.best_estimator_.feature_names_in_
         del self._encoded
         return self
 

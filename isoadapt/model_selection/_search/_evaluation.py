@@ -198,7 +198,9 @@ def evaluate(
         groups.setdefault(_group_key(each), {})[number] = each
     devices = {getattr(_adapter(each), "device", "cpu") for each in candidates.values()}
     on_cpu = all(resolve_device(device).type == "cpu" for device in devices)
-    n_processes = effective_n_jobs(n_jobs) if on_cpu else 1  # they would share a GPU's memory
+    # They would share a GPU's memory, and each would encode the texts that one process keeps.
+    alone = not on_cpu or any(map(has_teacher, candidates.values()))
+    n_processes = 1 if alone else effective_n_jobs(n_jobs)
 
     def jobs() -> Iterator[Any]:
         for own in groups.values():
@@ -221,11 +223,19 @@ def check_results(results: list[dict[str, Any]], error_score: float | str) -> No
 def _reason_alone(estimator: Any) -> str | None:
     """Why an estimator must be fitted alone; None if it can be trained together with others."""
     adapter = _adapter(estimator)
-    if isinstance(adapter, AdaptedEncoder):
+    if has_teacher(adapter):
+        adapter = adapter._adapter()
+    elif isinstance(adapter, AdaptedEncoder):
         return "this AdaptedEncoder encodes the texts in every fit; give its encoders a cache"
     if isinstance(adapter, PenalisedAdapter):
         return None
     return f"{type(adapter).__name__} cannot be trained together with other candidates"
+
+
+def has_teacher(estimator: Any) -> bool:
+    """Whether an estimator ends in an AdaptedEncoder with a teacher."""
+    adapter = _adapter(estimator)
+    return isinstance(adapter, AdaptedEncoder) and adapter.teacher is not None
 
 
 def _group_key(estimator: Any) -> Hashable:

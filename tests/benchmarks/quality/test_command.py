@@ -29,10 +29,10 @@ def table(monkeypatch, tmp_path):
         cells=lambda: map(cell, (0, 1, 2)),
         text=lambda frame: f"scores: {frame['score'].tolist()}",
         runs=runs,
-        path=tmp_path / "few_rows.jsonl",
+        path=tmp_path / "few_texts.jsonl",
     )
     monkeypatch.setattr(command, "RECORDS_FOLDER", tmp_path)
-    monkeypatch.setattr(command, "TABLES", ["few_rows"])
+    monkeypatch.setattr(command, "TABLES", ["few_texts"])
     monkeypatch.setattr(command.importlib, "import_module", lambda name: module)
     return module
 
