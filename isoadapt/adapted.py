@@ -108,8 +108,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         checkpoint's.
     passthrough : bool, default=False
         Whether the adapted embeddings are followed by the raw ones, which are the head's input with
-        a TeacherReadout, each scaled to unit length.
-        Predictions, saved adapters and exports are the same with and without.
+        a TeacherReadout, each scaled to unit length; see :doc:`/guide/scope`. Predictions, saved
+        adapters and exports are the same with and without.
 
     Attributes
     ----------
