@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import normalize
 from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
@@ -106,6 +107,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         The checkpoint's names of classes by your labels, one to one and complete. ``y``,
         ``classes_`` and predictions are then your labels; saved adapters and exports keep the
         checkpoint's.
+    passthrough : bool, default=False
+        Whether the adapted embeddings are followed by the raw ones, which are the head's input with
+        a TeacherReadout, each scaled to unit length; see :doc:`/guide/scope`. Predictions, saved
+        adapters and exports are the same with and without.
 
     Attributes
     ----------
@@ -157,6 +162,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         "teacher_layers": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "general": [StrOptions({"auto"}), "array-like", None],
         "class_names": [dict, None],
+        "passthrough": ["boolean"],
     }
 
     pipeline_: Pipeline
@@ -170,6 +176,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         teacher_layers: int | str = "auto",
         general: Any = "auto",
         class_names: Any = None,
+        passthrough: bool = False,
     ) -> None:
         self.encoder = encoder
         self.adapter = adapter
@@ -177,6 +184,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         self.teacher_layers = teacher_layers
         self.general = general
         self.class_names = class_names
+        self.passthrough = passthrough
 
     @_fit_context(prefer_skip_nested_validation=True)
     @own_state()
@@ -231,7 +239,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         ndarray of shape (n_samples, n_features_out), float32
             Adapted embeddings.
         """
-        return self._fitted().transform(X)
+        return self._vectors(self._fitted()["encoder"].transform(X))
 
     @available_if(_fitted_adapter_has("predict"))
     @own_state()
@@ -270,7 +278,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         steps = self._fitted()
         embeddings = steps["encoder"].transform(X)
-        return steps["adapter"].transform(embeddings), steps["adapter"].predict(embeddings)
+        return self._vectors(embeddings), steps["adapter"].predict(embeddings)
 
     @available_if(_fitted_adapter_has("predict_proba"))
     @own_state()
@@ -397,9 +405,11 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         Returns
         -------
         ndarray of str
-            The adapter's output feature names.
+            The adapter's output feature names, and with `passthrough` "raw0" and so on.
         """
-        return self._fitted()["adapter"].get_feature_names_out()
+        adapter = self._fitted()["adapter"]
+        raw = [f"raw{i}" for i in range(self._n_raw() if self.passthrough else 0)]
+        return np.append(adapter.get_feature_names_out(), raw)
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, those of the parts by names such as ``encoder__max_length``."""
@@ -524,6 +534,20 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         r2 = rows.explained(adapter, tested, columns, targets, held)
         vars(adapter).pop("_n_predicted", None)
         return columns, (0 if layers is None else layers.n_layers, *r2)
+
+    def _n_raw(self) -> int:
+        """Return the number of columns that are raw embeddings."""
+        adapter = self.pipeline_["adapter"]
+        head = adapter.head_ if adapter._needs_teacher else None
+        return cast(int, (head or adapter).n_features_in_)
+
+    def _vectors(self, embeddings: Any) -> NDArray[Any]:
+        """Return the adapted vectors of embeddings, with `passthrough` beside the raw ones."""
+        adapted = self.pipeline_["adapter"].transform(embeddings)
+        if not self.passthrough:
+            return adapted
+        raw = np.asarray(embeddings)[:, : self._n_raw()]
+        return np.hstack([normalize(each) for each in (adapted, raw)])
 
     def _fitted(self) -> Pipeline:
         """Return the fitted pipeline."""

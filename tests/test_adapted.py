@@ -130,6 +130,25 @@ class TestParts:
             np.testing.assert_array_equal(found, wanted)
         assert encoded == [60]
 
+    @pytest.mark.parametrize("kind", ["whitening", "readout"])
+    def test_passthrough_puts_the_raw_vectors_beside_them(self, kind, taught, split, monkeypatch):
+        model, (head, X) = taught, split
+        if kind == "whitening":
+            model = AdaptedEncoder(taught.encoder, LogitPreservingWhitening()).fit(TEXTS, Y)
+        expected = np.hstack([normalize(Z) for Z in (model.transform(TEXTS), X)])
+        monkeypatch.setattr(model, "passthrough", True)  # needs no other fit
+        encoded, transform = [], TransformerEncoder.transform
+        noted = lambda self, X: encoded.append(len(X)) or transform(self, X)  # noqa: E731
+        monkeypatch.setattr(TransformerEncoder, "transform", noted)
+        vectors, labels = model.transform_predict(TEXTS)
+        assert encoded == [60]
+        np.testing.assert_allclose(vectors, expected, atol=1e-6)
+        np.testing.assert_array_equal(vectors, model.transform(TEXTS))
+        np.testing.assert_array_equal(labels, head.predict(X))
+        names = model.get_feature_names_out()
+        assert len(set(names)) == vectors.shape[1]
+        assert names[-1] == f"raw{X.shape[1] - 1}"
+
     @small_blocks(pairs=50)
     def test_a_match_threshold_is_that_of_the_adapted_vectors(self, fitted, monkeypatch):
         Z, transform, sizes = fitted.transform(TEXTS), fitted.transform, set()

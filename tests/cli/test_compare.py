@@ -42,7 +42,7 @@ def test_tables_figures_and_verdicts(files):
     assert "Encoding 455 texts by my-model" in completed.stderr  # of all tables in one call
     verdict, *tables, controls, protocol = completed.stdout.split("\n\n")
     said = " ".join(controls.split())
-    assert said.endswith("to be credited: 'head refit only' (a new head, the same vectors).")
+    assert said.endswith("vectors), 'max softmax' (the head's largest probability).")
     assert protocol.startswith("Fitted to 90 rows and judged on 90 test rows")
     lines = completed.stdout.splitlines()
     for name in ("no adapter", "head refit only", *NAMES):

@@ -168,8 +168,20 @@ class TestOtherRows:
             for row in sorted(tested, key=lambda row: row["p_value"])[:1]:
                 assert row["p_holm"] == pytest.approx(min(1, 2 * row["p_value"]))
             assert all(np.isnan(row["p_holm"]) for row in own if row["kind"] != "adapter")
-            control = HEAD_REFIT if use == "classify" else None
+            control = {"classify": HEAD_REFIT, "outliers": "max softmax"}.get(use)
             assert [row["control"] for row in adapters] == [control] * 2
+
+    def test_the_largest_probability_is_a_control_of_outliers_alone(self, judged_elsewhere):
+        found = [row for row in judged_elsewhere.rows if row["adapter"] == "max softmax"]
+        assert [(row["use"], row["kind"]) for row in found] == [("outliers", "control")]
+        said = " ".join(repr(judged_elsewhere).split())
+        assert "'max softmax' (the head's largest probability)." in said
+        foreign = X[:30] - 4
+        confidence = HEAD.predict_proba(np.vstack([X_TEST, foreign])).max(axis=1)
+        expected = roc_auc_score([1] * len(X_TEST) + [0] * len(foreign), confidence)
+        assert found[0]["score"] == pytest.approx(expected)
+        row = row_of(judged_elsewhere, "outliers", "Whitening")
+        assert row["control_difference"] == pytest.approx(row["score"] - expected)
 
 
 class TestCrossValidation:
@@ -240,7 +252,8 @@ class TestControls:
         )
         for gain, expected in ((0.2, HEAD_REFIT), (-0.1, "layer")):
             effects = {"layer": Effect(gain, 0, 0, 0.01), HEAD_REFIT: refit}
-            tests = SimpleNamespace(difference=lambda _, name, effects=effects: effects[name])
+            found = lambda _, name, effects=effects: effects[name]  # noqa: E731
+            tests = SimpleNamespace(evidence=effects, difference=found)
             assert _hardest(adapter, tests, "classify") == (expected, effects[expected])
 
     def test_a_gain_of_the_control_is_not_credited(self):
@@ -482,7 +495,7 @@ class TestComparison:
         frame = judged_elsewhere.to_frame()
         start = ["use", "adapter", "score", "ci_low", "ci_high", "difference", "p_value", "p_holm"]
         assert list(frame.columns[:8]) == start
-        assert len(frame) == len(judged_elsewhere.rows) == 5 * 4
+        assert len(frame) == len(judged_elsewhere.rows) == 5 * 4 + 1
         again = pickle.loads(pickle.dumps(judged_elsewhere))
         assert_same_rows(again, judged_elsewhere)
         figures = json.loads(json.dumps(judged_elsewhere.to_dict(), allow_nan=False))

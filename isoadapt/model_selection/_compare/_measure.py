@@ -21,13 +21,14 @@ from isoadapt.model_selection._compare._data import Data
 from isoadapt.model_selection._compare._methods import (
     ALL_COLUMNS,
     HEAD_COLUMNS,
+    MAX_SOFTMAX,
     TEACHER_COLUMNS,
     ComparedMethod,
     seeded,
 )
 from isoadapt.model_selection._compare._paired_tests import Floats
 from isoadapt.model_selection._compare._plan import Split
-from isoadapt.model_selection._compare._uses import Index, K, Transform
+from isoadapt.model_selection._compare._uses import Index, K, Outliers, Transform
 
 
 @dataclass
@@ -80,7 +81,11 @@ def _measure(method: ComparedMethod, data: Data, split: Split, found: Measuremen
     if split.final:
         found.estimator = estimator
     taught = method.columns != HEAD_COLUMNS and getattr(estimator, "space", "teacher") == "teacher"
-    for use in data.uses:
+    uses = data.uses
+    if method.name == MAX_SOFTMAX:
+        uses = [use for use in uses if isinstance(use, Outliers)]
+        transform = transform._replace(score=lambda Z: estimator.predict_proba(Z).max(axis=1))
+    for use in uses:
         is_due = len(split.test) if use.of_rows else split.final
         if is_due and (taught or not isinstance(use, Index)):
             found.values[use.name] = np.asarray(use.measure(transform), dtype=np.float64)

@@ -21,6 +21,7 @@ from isoadapt.adapters._registry import ADAPTERS, NAMES, VARIANTS, installed_var
 NO_ADAPTER = "no adapter"
 HEAD_REFIT = "head refit only"
 SECOND_PASS = "second pass"
+MAX_SOFTMAX = "max softmax"  # of a frozen head, for outliers alone
 
 BASELINE, CONTROL, ADAPTER = "baseline", "control", "adapter"
 HEAD_COLUMNS, ALL_COLUMNS, TEACHER_COLUMNS = "head", "all", "teacher"  # what a method reads
@@ -39,7 +40,7 @@ class ComparedMethod:
 
 
 def make_methods(
-    adapters: Any, head: Any, task: str, teacher: bool = False
+    adapters: Any, head: Any, task: str, teacher: bool = False, softmax: bool = False
 ) -> list[ComparedMethod]:
     """The baseline, the controls and the adapters, in this order."""
     found = [ComparedMethod(NO_ADAPTER, _unchanged(head), BASELINE)]
@@ -47,6 +48,9 @@ def make_methods(
     if not needs_fit(head):  # otherwise "no adapter" has a new head already
         found.append(ComparedMethod(HEAD_REFIT, _unchanged(PROBES[task]), CONTROL))
         common = (HEAD_REFIT,)
+        if softmax:
+            found.append(ComparedMethod(MAX_SOFTMAX, _unchanged(head), CONTROL))
+            common += (MAX_SOFTMAX,)
     if teacher:
         probe = _unchanged(PROBES[task])
         found.append(ComparedMethod(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))

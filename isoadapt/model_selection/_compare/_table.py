@@ -17,6 +17,7 @@ from isoadapt.model_selection._compare._measure import Measurements, n_changed
 from isoadapt.model_selection._compare._methods import (
     ADAPTER,
     HEAD_REFIT,
+    MAX_SOFTMAX,
     NO_ADAPTER,
     ComparedMethod,
 )
@@ -94,7 +95,8 @@ def _row(use: str, method: ComparedMethod, tests: Tests) -> dict[str, Any]:
 def _hardest(method: ComparedMethod, tests: Tests, use: str) -> tuple[str | None, Effect]:
     """Control that is hardest to beat, and the difference from it."""
     # A refit of the head leaves the vectors as they are: it is not a control for uses of vectors.
-    controls = [name for name in method.controls if use in TASKS or name != HEAD_REFIT]
+    controls = [name for name in method.controls if name in tests.evidence]
+    controls = [name for name in controls if use in TASKS or name != HEAD_REFIT]
     return max(
         ((name, tests.difference(method.name, name)) for name in controls),
         key=lambda found: (
@@ -129,7 +131,8 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
     splits = [split for split in plan.splits if len(split.test)]
     judged = _JudgedRows(splits)
     y, labels = data.y[judged.rows], data.clusters[judged.rows]
-    rows = clusters(labels)
+    rows, every = clusters(labels), measured
+    measured = {name: own for name, own in every.items() if name != MAX_SOFTMAX}
     if len(plan.splits) > 1:
         of_task = _by_splits(measured, splits, rows.shape[0])
     else:
@@ -142,7 +145,7 @@ def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
     for use in data.uses:
         units = use.units()
         units = csr_array(units) if issparse(units) else clusters(*[labels] * use.of_rows, units)
-        values = judged.values(measured, use)
+        values = judged.values(every, use)
         made = {name: Evidence(*use.evidence(each)) for name, each in values}
         if wrong := {each.influence.shape for each in made.values()} - {units.shape[1:]}:
             raise ValueError(

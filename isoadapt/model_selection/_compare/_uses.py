@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -55,6 +55,7 @@ class Transform(NamedTuple):
     train: NDArray[Any]  # before the adapter
     judged: Any = None  # adapted; None if the split has no rows to judge
     y: Any = None  # of the judged rows
+    score: Callable[[Floats], Floats] | None = None  # of adapted rows, smaller for outliers
 
     def __call__(self, rows: NDArray[Any]) -> Floats:
         """Return the adapted vectors (n, d) of rows."""
@@ -245,7 +246,7 @@ class Outliers(Use):
     """Rows of another distribution, for :func:`compare_adapters`.
 
     The metric is the AUROC of the mean cosine distance to the 10 nearest training rows, judged rows
-    against foreign rows.
+    against foreign rows. The largest probability of a frozen `head` is a control.
 
     Parameters
     ----------
@@ -263,9 +264,11 @@ class Outliers(Use):
     name: str = "outliers"
 
     def measure(self, transform: Transform) -> Floats:
-        reference, foreign = transform(transform.train), transform(self.foreign)
-        inner, outer = (_mean_distance(rows, reference) for rows in (transform.judged, foreign))
-        return np.concatenate(placements(inner, outer))
+        score = transform.score
+        if score is None:
+            score = partial(_closeness, reference=transform(transform.train))
+        rows = transform.judged, transform(self.foreign)
+        return np.concatenate(placements(*(-score(each) for each in rows)))
 
     def evidence(self, values: Floats) -> Evidence:
         return two_means(*np.split(values, [len(values) - len(self.foreign)]))
@@ -310,11 +313,11 @@ def same_class_shares(Z: Floats, y: NDArray[Any]) -> Floats:
     return precision + (excess.sum(axis=1) + as_neighbour) / k
 
 
-def _mean_distance(Z: Floats, reference: Floats) -> Floats:
-    """Mean cosine distance (n,) to the nearest rows of the reference, at most 10."""
+def _closeness(Z: Floats, reference: Floats) -> Floats:
+    """Mean cosine (n,), less 1, with the nearest rows of the reference, at most 10."""
     k = min(K, len(reference))
     distances = nearest_neighbours(torch.from_numpy(reference), k, queries=torch.from_numpy(Z))[0]
-    return distances.mean(dim=1).numpy()
+    return -distances.mean(dim=1).numpy()
 
 
 def placements(inner: Floats, outer: Floats) -> tuple[Floats, Floats]:
