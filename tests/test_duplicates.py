@@ -51,6 +51,8 @@ def test_copies_form_no_pairs_and_lengths_rotations_and_containers_do_not_matter
     assert {(i, 300 + i) for i in range(5)} <= set(map(tuple, expected.pairs.tolist()))
     copies = find_duplicates(np.vstack([X, X[3:10], 2 * X[:1]]))
     assert copies.n_copies == 8
+    later = find_duplicates(np.vstack([X[:1], X])).pairs  # its second row is the copy
+    np.testing.assert_array_equal(later, expected.pairs + (expected.pairs > 0))
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(48, 48)))[0]
     lengths = np.random.default_rng(2).uniform(0.1, 10, size=(305, 1))
     for each in (lengths * X @ turn, pd.DataFrame(X), torch.from_numpy(X), X.tolist()):

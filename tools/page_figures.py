@@ -24,6 +24,8 @@ SOURCES = {  # page: the sections that it takes its figures from
     "docs/guide/moving_vectors.md": ("moving_vectors",),
     "docs/guide/similarity.md": ("match_threshold", "dual_use"),
     "docs/guide/readout.md": ("dual_use", "few_texts"),
+    "docs/guide/scope.md": ("uses",),
+    "docs/guide/duplicates.md": ("uses",),
     "docs/guide/judging.md": ("embeddings_table",),
     "docs/guide/grid_search.md": ("grid_stability",),
 }
