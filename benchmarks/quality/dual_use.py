@@ -97,7 +97,9 @@ def _whitened(embed: Embed, rows: list[str]) -> Embed:
     """Return vectors in units of the standard deviations along the principal axes of rows."""
     X = embed(rows).astype(np.float64)
     variances, axes = np.linalg.eigh(np.cov(X.T))
-    return lambda texts: (embed(texts) - X.mean(axis=0)) @ (axes / np.sqrt(variances))
+    varies = variances > 1e-10 * variances[-1]  # MiniLM does not use all of its units
+    scaled = axes[:, varies] / np.sqrt(variances[varies])
+    return lambda texts: (embed(texts) - X.mean(axis=0)) @ scaled
 
 
 def _figures(vectors: Embed, own: OwnTexts) -> dict[str, figures.Figure]:
