@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 BATCH, MAX_TEXTS, MAX_BYTES = 32, 512, 2**20  # of a pass, and of a request
 Texts = Annotated[str | list[str], Body(min_length=1, embed=True)]
-Format = Annotated[Literal["float", "base64"], Body()]
+Format = Annotated[Literal["float", "base64"] | None, Body()]
 
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path)
@@ -50,7 +50,10 @@ def answers(texts):
     if len(texts) > MAX_TEXTS:
         raise HTTPException(413, f"{len(texts)} texts: send at most {MAX_TEXTS} in a request")
     for start in range(0, len(texts), BATCH):
-        rows = tokenizer.encode_batch(texts[start : start + BATCH])
+        try:
+            rows = tokenizer.encode_batch(texts[start : start + BATCH])
+        except TypeError as error:  # half a surrogate pair
+            raise HTTPException(422, "a text is not valid Unicode") from error
         fields = [(each.name, FIELDS[each.name]) for each in session.get_inputs()]
         given = {name: np.array([getattr(row, field) for row in rows]) for name, field in fields}
         vectors, logits = session.run(["sentence_vector", "logits"], given)
@@ -78,14 +81,18 @@ def described(vectors, logits):
 @app.post("/v1/embeddings")
 def embeddings(
     input: Texts,
-    model: Annotated[str, Body()] = "",
-    encoding_format: Format = "float",
-    normalize: Annotated[bool, Body()] = not options.raw,
+    model: Annotated[str | None, Body()] = None,
+    encoding_format: Format = None,
+    dimensions: Annotated[int | None, Body()] = None,
+    normalize: Annotated[bool | None, Body()] = None,
 ):
     """Answer with vectors, of unit length unless ``"normalize": false`` is sent."""
     data, total = [], 0
     for vector, n_tokens, said in answers(input):
-        vector = vector / np.linalg.norm(vector) if normalize else vector
+        if dimensions not in (None, len(vector)):
+            raise HTTPException(422, f"dimensions={dimensions}: the vectors have {len(vector)}")
+        if normalize or (normalize is None and not options.raw):
+            vector = vector / (np.linalg.norm(vector) or 1.0)
         out = b64encode(vector).decode() if encoding_format == "base64" else vector.tolist()
         data.append({"object": "embedding", "index": len(data), "embedding": out, **said})
         total += int(n_tokens)
@@ -117,7 +124,7 @@ def health():
 async def limit(request: Request, call_next):
     """Refuse a body that is too large, or whose size is not said, before it is read."""
     size = request.headers.get("content-length", "0" if request.method == "GET" else "")
-    if not size.isdecimal():
+    if not size.isdecimal() or "transfer-encoding" in request.headers:
         return Response("send content-length", 411)
     if int(size) > MAX_BYTES:
         return Response(f"{size} bytes: send at most {MAX_BYTES} in a request", 413)

@@ -244,18 +244,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     @available_if(_fitted_adapter_has("predict"))
     @own_state()
     def predict(self, X: Any) -> NDArray[Any]:
-        """Predict labels or values with the head, from the adapted embeddings.
-
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Labels or values.
-        """
+        """Predict labels or values (n_samples,) or (n_samples, n_outputs) with the head."""
         return self._fitted().predict(X)
 
     @available_if(_fitted_adapter_has("predict"))
@@ -283,52 +272,21 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     @available_if(_fitted_adapter_has("predict_proba"))
     @own_state()
     def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Predict class probabilities with the head, from the adapted embeddings.
-
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Probabilities, in the order of ``classes_``.
-        """
+        """Predict probabilities (n_samples, n_classes), in the order of ``classes_``."""
         return self._fitted().predict_proba(X)
 
     @available_if(_fitted_adapter_has("predict_log_proba"))
     @own_state()
     def predict_log_proba(self, X: Any) -> NDArray[Any]:
-        """Predict the logarithms of class probabilities, from the adapted embeddings.
-
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Logarithms of the probabilities, in the order of ``classes_``.
-        """
+        """Predict the logarithms (n_samples, n_classes) of :meth:`predict_proba`."""
         return self._fitted().predict_log_proba(X)
 
     @available_if(_fitted_adapter_has("decision_function"))
     @own_state()
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """Compute the head's logits from the adapted embeddings.
+        """Compute the head's logits (n_samples, n_classes), in the order of ``classes_``.
 
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits, in the order of ``classes_``. For two classes, the logit of the second class
-            minus that of the first.
+        For two classes, the result is the second logit minus the first, of shape (n_samples,).
         """
         return self._fitted().decision_function(X)
 
@@ -395,17 +353,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return cast(BaseAdapter, self._fitted()["adapter"]).classes_
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Return the names of the columns that :meth:`transform` returns.
+        """Return the adapter's output feature names, and with `passthrough` "raw0" and so on.
 
-        Parameters
-        ----------
-        input_features : array-like of str, default=None
-            Ignored, because texts have no feature names.
-
-        Returns
-        -------
-        ndarray of str
-            The adapter's output feature names, and with `passthrough` "raw0" and so on.
+        Texts have no feature names, so `input_features` is ignored.
         """
         adapter = self._fitted()["adapter"]
         raw = [f"raw{i}" for i in range(self._n_raw() if self.passthrough else 0)]

@@ -95,14 +95,19 @@ def test_the_server_gives_the_vectors_and_labels_of_the_model(problem, tmp_path,
         assert refused == [score < detector.offset_ for score in scores]
     with pytest.raises(ValueError, match="at most 512"):
         served["classify"](["a"] * 513)
+    with pytest.raises(ValueError, match="not valid Unicode"):
+        served["classify"]("\ud800")
+    with pytest.raises(ValueError, match="dimensions=2: the vectors have"):
+        served["embeddings"](texts[0], dimensions=2)
     assert served["models"]()["data"][0]["id"] == "served"
-    for method, length, status in (
-        ("POST", "9", "served"),
-        ("POST", "1048577", 413),
-        ("POST", None, 411),
-        ("GET", None, "served"),
+    chunked = {"content-length": "9", "transfer-encoding": "chunked"}
+    for method, headers, status in (
+        ("POST", {"content-length": "9"}, "served"),
+        ("POST", {"content-length": "1048577"}, 413),
+        ("POST", {}, 411),
+        ("POST", chunked, 411),
+        ("GET", {}, "served"),
     ):
-        headers = {} if length is None else {"content-length": length}
         request = SimpleNamespace(method=method, headers=headers)
         reply = asyncio.run(served["limit"](request, AsyncMock(return_value=(0, "served"))))
         assert reply[1] == status

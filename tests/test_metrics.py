@@ -282,7 +282,7 @@ def test_verdict_of_classifiers_before_and_after_whitening(task, shared):
     data = np.load(shared / "embeddings" / f"{task}.npz")
     before = isotropy_report(data["E_dev"])
     assert before.verdict().startswith("Collapsed: ")
-    assert "LogitPreservingWhitening, which keeps" in before.verdict(head=True)
+    assert "TeacherReadout with the base model, or else LogitPres" in before.verdict(head=True)
     assert before.verdict(head=False).endswith("by Whitening.")
     whitening = Whitening().fit(data["E_train"])
     with warnings.catch_warnings():

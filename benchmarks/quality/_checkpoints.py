@@ -91,7 +91,6 @@ class Checkpoint(NamedTuple):
     task: str
     teacher: str = "minilm"  # the encoder that is fine-tuned, or another one
     light: bool = False  # whether the fine-tuning is a light one
-    seed: int = 0
 
     def folder(self) -> Path:
         """Return its folder, after fine-tuning it if it is missing."""
@@ -151,11 +150,11 @@ def _finetune(checkpoint: Checkpoint, scratch: Path) -> Path:
         for i, label in enumerate(labels)
     ]
     print(f"fine-tuning {checkpoint.name}", file=sys.stderr, flush=True)
-    torch.manual_seed(checkpoint.seed)
+    torch.manual_seed(0)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         encoder, num_labels=len(set(labels)), dtype=torch.float32
     )
-    arguments = ARGUMENTS | {"bf16": task == MANY, "seed": checkpoint.seed} | INTENTS.get(task, {})
+    arguments = ARGUMENTS | {"bf16": task == MANY} | INTENTS.get(task, {})
     if checkpoint.light:
         _freeze_lower_layers(model.base_model)
         arguments |= {"num_train_epochs": LIGHT_EPOCHS, "bf16": False}

@@ -14,7 +14,7 @@ from benchmarks.quality.dual_use import ADAPTERS, ALIGNED, INDEX, OWN, POOLED, S
 from isoadapt.datasets import load_general_sentences
 
 KEY = ("classifier", "vectors", "general", "n")
-CLASSIFIERS = ("clinc150-minilm", "banking77-minilm", "cola-minilm")
+CLASSIFIERS = ("clinc150-minilm", "cola-minilm")
 SIZES = {True: (50, 100, 300, 1000, 3000), False: (100, 300, 3000)}  # with general sentences?
 N_GENERAL = {OWN: 1000, POOLED: 3000, ALIGNED: 1000}  # that "auto" adds, if any
 OWN_INDEX, N_QUERIES = "own texts in the base's index, MRR@10", 800

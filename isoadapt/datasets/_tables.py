@@ -62,7 +62,8 @@ def load_table(
         Column of the labels, or several columns. None: no labels are read. If the default column
         "label" does not exist, no labels are read either. Any other name must exist.
     encoding : str, default=None
-        Encoding of a text file, such as "cp1252". None: UTF-8, or UTF-16 with a byte order mark.
+        Encoding of a text file, such as "cp1252". None: UTF-8, or UTF-16 with a byte order
+        mark in a file that is not compressed.
 
     Returns
     -------
@@ -176,7 +177,7 @@ def _split(path: Path, suffix: str, text: str, choose: Choice) -> pd.DataFrame:
     try:
         table = _headed(_tabs(path, text) if own == "\t" else _quoted(text, own))
     except ValueError as error:  # a row is longer than the header
-        problem = error
+        problem = ValueError(f"{reason(error)}; quote fields that hold the separator {own!r}")
     with suppress(ValueError):
         choose(table)
         return table

@@ -83,10 +83,12 @@ def verdict(report: Any, head: bool | None) -> str:
     healthy = f"in a healthy encoder, {REFERENCES['ev1'][0]:.1%}"
     compare = "compare repairs on your own pairs (isoadapt compare --pairs)"
     own = {
-        True: "LogitPreservingWhitening, which keeps the classifier's predictions",
+        True: "TeacherReadout with the base model, or else LogitPreservingWhitening; both keep the "
+        "predictions",
         False: "Whitening",
         None: "Whitening, or LogitPreservingWhitening if a linear classifier reads them",
     }
+    taught = "repair them by TeacherReadout with the base model, or else " if head else ""
     few = f"{report.n_different} different ones, while a verdict needs {FEWEST}"
     isotropic = f"{share}; the corrected IsoScore is {report.isoscore_corrected:.2g}"
     found, step = {
@@ -94,7 +96,7 @@ def verdict(report: Any, head: bool | None) -> str:
         "collapsed": (f"Collapsed: {share}; {healthy}", f"repair them by {own[head]}"),
         "partly": (
             f"Partly collapsed: {share}; {healthy}",
-            f"{compare}; whitening helped in 48 of 70 such cases",
+            f"{taught}{compare}; in 48 of 70 cases of such vectors, whitening helped",
         ),
         "isotropic": (f"Isotropic: {isotropic}", "leave them as they are"),
         "healthy": (f"Not collapsed: {share}; {healthy}", f"leave them as they are, or {compare}"),

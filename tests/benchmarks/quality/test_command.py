@@ -1,6 +1,7 @@
 """The command of all tables: what is measured, kept and said, on a table of three cells."""
 
 import json
+from datetime import date
 from types import SimpleNamespace
 
 import pytest
@@ -47,7 +48,7 @@ def test_finished_cells_are_kept_and_a_failure_stops_no_other(table, capsys):
     assert [(cell["seed"], cell["score"]) for cell in kept] == [(0, 0), (1, 10)]
     assert "isoadapt" in kept[0]["setting"]
     out, err = capsys.readouterr()
-    assert out == "scores: [0, 10]\n"
+    assert out == f"scores: [0, 10]\n\nMeasured {date.today()}.\n"
     assert "no luck" in err
 
 
