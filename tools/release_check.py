@@ -22,12 +22,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LIMIT = 1.5  # seconds of processor time for the help
 _DATA = {
-    f"isoadapt/datasets/{name}"
+    f"isoadapt/{name}"
     for name in (
-        "acceptability.tsv",
-        "similarity_pairs.tsv",
-        "general_sentences.txt.bz2",
-        "general_sentences.LICENSE",
+        "datasets/acceptability.tsv",
+        "datasets/similarity_pairs.tsv",
+        "datasets/general_sentences.txt.bz2",
+        "datasets/general_sentences.LICENSE",
+        "report/report.html",
     )
 }
 README = """
