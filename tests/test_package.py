@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import inspect
+import pkgutil
 import re
 import sys
 import threading
@@ -24,6 +26,26 @@ from tests.mutations import MUTATIONS, Mutation, check_texts
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def public_names():
+    """Each exported name with its parameters and their defaults."""
+    found = [each.name for each in pkgutil.walk_packages(isoadapt.__path__, "isoadapt.")]
+    private = ("isoadapt.__main__", "isoadapt.cli")
+    used = [name for name in found if "._" not in name and not name.startswith(private)]
+    for module in map(importlib.import_module, ["isoadapt", *used]):
+        for name in sorted(getattr(module, "__all__", [])):
+            value, shown = getattr(module, name), ""
+            if callable(value) and Exception not in getattr(value, "__mro__", ()):
+                parameters = inspect.signature(value).parameters.values()
+                shown = ", ".join(str(each.replace(annotation=each.empty)) for each in parameters)
+            yield f"{module.__name__}.{name}({shown})"
+
+
+def test_public_names_and_their_parameters_are_those_of_the_release():
+    """A change of the list is a change for users, which CHANGELOG.md must name."""
+    listed = Path(__file__).with_name("public_names.txt").read_text("utf-8")
+    assert [*public_names()] == listed.splitlines()
 
 
 def test_every_method_is_a_public_name():
