@@ -118,15 +118,16 @@ def _sentence_vectors(path: Path, reference: Reference, code: bool) -> tuple[Out
     library = import_optional("sentence_transformers", feature=f"Checking {SENTENCES}", extra="st")
     with torch.random.fork_rng(devices=[]):
         if _names_code(path.parent) and not code:
-            model = library.SentenceTransformer(modules=[_readout(path.parent)], device="cpu")
+            model = readout_model(path.parent, device="cpu")
         else:
             model = library.SentenceTransformer(str(path.parent), device="cpu", **use_options(code))
         vectors = [model.encode(part, show_progress_bar=False) for part in reference.batches()]
     return {"vectors": vectors}, model.max_seq_length
 
 
-def _readout(folder: Path) -> Any:
-    """Load the module of a readout by the code of this package, which must be the folder's."""
+def readout_model(folder: Path, **options: Any) -> Any:
+    """Load a readout in sentence-transformers by the code of this package, if the folder has it."""
+    library = import_optional("sentence_transformers", feature=READOUT_CODE, extra="st")
     from isoadapt.interop._readout_module import ReadoutTransformer
 
     own, file = READOUT_SOURCE.read_bytes(), folder / READOUT_CODE
@@ -135,7 +136,8 @@ def _readout(folder: Path) -> Any:
             f"the folder's code is not the {READOUT_CODE} that this version of isoadapt writes: "
             "read it, and allow it to run by --trust-remote-code"
         )
-    return ReadoutTransformer.load(str(folder), local_files_only=True)
+    module = ReadoutTransformer.load(str(folder), local_files_only=True)
+    return library.SentenceTransformer(modules=[module], **options)
 
 
 def _names_code(folder: Path) -> bool:
