@@ -108,9 +108,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         ``classes_`` and predictions are then your labels; saved adapters and exports keep the
         checkpoint's.
     passthrough : bool, default=False
-        Whether the adapted embeddings are followed by the raw ones, which are the head's input with
-        a TeacherReadout, each scaled to unit length; see :doc:`/guide/scope`. Predictions, saved
-        adapters and exports are the same with and without.
+        Whether the adapted embeddings are followed by the raw ones, each scaled to unit length; see
+        :doc:`/guide/scope`. With a TeacherReadout, the raw ones are the head's input or, without a
+        head, all columns that it reads. Predictions, saved adapters and exports are the same with
+        and without.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ def measure(case: str, name: str) -> dict[str, Any]:
         model.set_params(passthrough=name.endswith(BESIDE))
     score: Any = NoveltyDetector().fit(embed(own.fit)).score_samples
     if name == HEAD:
-        score = lambda X: log_softmax(logits(X), axis=1).max(axis=1)  # noqa: E731
+        score = partial(largest_probability, logits)
     old, labels = _intents.unseen_texts(task) if task in INTENTS else (own.inputs, own.labels)
     for kind, rows in foreign(task).items():
         of_scope = scope(score(embed(old)), score(embed(rows)))
@@ -63,6 +63,11 @@ def measure(case: str, name: str) -> dict[str, Any]:
         found["new topics, NMI"] = topics(embed(new), names)
     found |= duplicates(embed) if name != HEAD else {}
     return {"figures": {name: [round(part, 6) for part in pair] for name, pair in found.items()}}
+
+
+def largest_probability(logits: Any, X: Floats) -> Floats:
+    """Logarithm of the largest probability of each row."""
+    return log_softmax(logits(X), axis=1).max(axis=1)
 
 
 def foreign(task: str) -> dict[str, list[str]]:

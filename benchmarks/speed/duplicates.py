@@ -1,6 +1,7 @@
 """Near-duplicates and novelty scores against plain products, and FAISS if it is installed."""
 
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -32,7 +33,7 @@ def run(quick: bool) -> Iterator[Comparison]:
 
         index = faiss.IndexFlatIP(D)
         index.add(X)
-        search = lambda: index.range_search(X, LIMIT)  # noqa: E731
+        search = partial(index.range_search, X, LIMIT)
         yield compare(f"{name} FAISS's range_search", lambda: find_duplicates(X), search, **options)
     detector = NoveltyDetector().fit(X, X_calibration=new)
     yield compare(

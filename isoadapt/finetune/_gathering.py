@@ -1,6 +1,7 @@
 """Rows of all processes of a distributed run: their moments, and the vectors of an anchor."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -51,10 +52,11 @@ def sample_moments(trainer: Any, seed: int) -> Moments:
     """Compute the moments of the points of random training rows of all processes."""
     limit = -(-trainer.shrinkage_tokens // trainer.args.world_size)
     moments = Moments()
-    for points, _ in _passes(trainer, _random_batches(trainer, seed), seed):
-        moments.update(points[: limit - int(moments.count)])
-        if moments.count >= limit:
-            break
+    with closing(_passes(trainer, _random_batches(trainer, seed), seed)) as passes:
+        for points, _ in passes:
+            moments.update(points[: limit - int(moments.count)])
+            if moments.count >= limit:
+                break
     return _merged(moments)
 
 
@@ -69,7 +71,7 @@ def text_vectors(trainer: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _passes(trainer: Any, batches: Any, seed: int) -> Iterator[tuple[Tensor, Any]]:
+def _passes(trainer: Any, batches: Any, seed: int) -> Generator[tuple[Tensor, Any], None, None]:
     """Yield the points of each batch in evaluation mode, and its inputs on the device."""
     model, device = trainer.accelerator.unwrap_model(trainer.model), trainer.args.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

@@ -16,6 +16,7 @@ from docs._ext import api, drawing, gallery
 from isoadapt.adapters._registry import VARIANTS
 from isoadapt.model_selection._compare._paired_tests import clusters, corrected_t, mcnemar, mean
 from tests import stored_results as results
+from tools import page_figures
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,6 +119,12 @@ def test_the_advised_numbers_of_rows_have_a_power_of_80_percent():
                 of_rows = mcnemar(mean(values), clusters(np.arange(n)))
                 found.append(of_rows.p_value if place < 3 else p_of_folds(values, rng))
             assert 0.70 < np.mean(np.array(found) < 0.05) < 0.92, (points, place)
+
+
+def test_the_figures_of_the_pages_are_those_of_the_records(capsys):
+    assert page_figures.main() == 0, capsys.readouterr().out
+    numbers = {"0.8349", "12"}
+    assert [page_figures.is_said(each, numbers) for each in ("0.83", ".835", "0.84")] == [1, 1, 0]
 
 
 def test_every_exported_name_has_one_page():
