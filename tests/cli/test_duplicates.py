@@ -1,6 +1,7 @@
 """Near-duplicates of a table, and search in it, on the command line."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -65,3 +66,18 @@ def test_an_exported_folder_gives_its_repaired_vectors(files):
     options = ["search", "texts.tsv", "a cat", "--model", "my-exported", "--json", "--quiet"]
     found = [each["cosine"] for each in json.loads(succeed(*options).stdout)["nearest"]]
     assert found == pytest.approx(np.sort(cosines)[:-6:-1], abs=1e-6)
+
+
+def test_an_exported_readout_gives_the_vectors_of_the_teachers_layer(files):
+    library = pytest.importorskip("sentence_transformers")
+    fit = ["fit", "teacher-readout", "--on", "texts.tsv", "--model", "my-model"]
+    succeed(*fit, "--teacher", "my-model", "--general", "none", "--out", "my-readout")
+    succeed("export", "my-readout", "--model", "my-model", "--out", "served")
+    model = library.SentenceTransformer("served", trust_remote_code=True, device="cpu")
+    texts, _ = texts_and_labels()
+    cosines = cosine_similarity(model.encode(["a cat"]), model.encode(texts))[0]
+    options = ["search", "texts.tsv", "a cat", "--model", "served", "--json", "--quiet"]
+    found = [each["cosine"] for each in json.loads(succeed(*options).stdout)["nearest"]]
+    assert found == pytest.approx(np.sort(cosines)[:-6:-1], abs=1e-5)
+    Path("served", "isoadapt_readout.py").write_text("raise SystemExit")
+    refuse("not the isoadapt_readout.py that this version of isoadapt writes", *options)
