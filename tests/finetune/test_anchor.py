@@ -104,7 +104,7 @@ def test_the_function_keeps_the_vectors_of_a_model(tmp_path):
     base = save_pair(make_model(kind="AutoModel"), make_tokenizer(), tmp_path / "base")
     texts = [f"{text} {word}" for text in TEXTS for word in ("cat", "dog", "mat", "tree")]
     labels = ["cat" in text.split()[-1] for text in texts]
-    options = {"epochs": 8, "lr": 1e-2, "batch_size": 8, "random_state": 0, "device": "cpu"}
+    options = {"epochs": 3, "lr": 2e-2, "batch_size": 8, "random_state": 0, "device": "cpu"}
     folders = [base]
     for penalty in (None, "anchor"):
         out, options["penalty"] = tmp_path / str(penalty), penalty

@@ -91,7 +91,7 @@ def test_with_a_teacher_each_text_is_encoded_once(layers, checkpoint, tmp_path, 
     general = [" ".join(RNG.choice(WORDS, 7)) for _ in range(20)]
     parts = {"adapter": TeacherReadout(ridge=0.1), "teacher": teacher, "teacher_layers": layers}
     model = AdaptedEncoder(checkpoint, general=general, **parts)
-    grid = {"adapter__ridge": [0.01, 1.0], "adapter__space": ["teacher", "head"]}
+    grid = {"adapter__ridge": [0.01, 1.0]}
     options = {"cv": KFold(2), "scoring": lambda model, X, y: model.transform(X)[:, 0].sum()}
     theirs = GridSearchCV(model, grid, **options).fit(TEXTS, Y)
     encoded, aligned, encode, align = Counter(), [], Opened.encode, _fit_rows.align
