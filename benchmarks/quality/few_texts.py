@@ -14,7 +14,7 @@ from benchmarks.quality.dual_use import ADAPTERS, ALIGNED, INDEX, OWN, POOLED, S
 from isoadapt.datasets import load_general_sentences
 
 KEY = ("classifier", "vectors", "general", "n")
-CLASSIFIERS = ("clinc150-minilm", "cola-minilm")
+CLASSIFIERS = ("clinc150-minilm", "banking77-minilm", "cola-minilm")
 SIZES = {True: (50, 100, 300, 1000, 3000), False: (100, 300, 3000)}  # with general sentences?
 N_GENERAL = {OWN: 1000, POOLED: 3000, ALIGNED: 1000}  # that "auto" adds, if any
 OWN_INDEX, N_QUERIES = "own texts in the base's index, MRR@10", 800
@@ -35,8 +35,8 @@ def measure(classifier: str, vectors: str, general: bool, n: int) -> dict[str, A
     checkpoint = CHECKPOINTS[classifier]
     own, test = texts.own_texts(checkpoint.task), texts.similarity("test")
     sentences = load_general_sentences(N_GENERAL[vectors]) if general else None
-    pooled = vectors == POOLED
-    model = checkpoint.adapted(ADAPTERS[vectors], own.fit[:n], pooled, general=sentences)
+    options = {"teacher_layers": 0 if vectors == POOLED else "auto", "general": sentences}
+    model = checkpoint.adapted(ADAPTERS[vectors], own.fit[:n], **options)
     first, second = model.transform(test.first), model.transform(test.second)
     found = {STSB: figures.similarity(first, second, test.scores)}
     if vectors != OWN:
