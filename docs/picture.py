@@ -1,6 +1,7 @@
-"""Draw the picture of the README and the home page: `python docs/picture.py [CHECKPOINT TRAIN]`.
+"""Draw the picture of the README and the home page: `python docs/picture.py [CHECKPOINT TRAIN BASE]`.
 
-With a classifier and a table of its training texts, the neighbours are searched again and stored.
+With a classifier, a table of its training texts and its base model, the neighbours are searched
+again and stored.
 """
 
 import json
@@ -16,6 +17,7 @@ NEIGHBOURS = STATIC / "search.json"
 PICTURES = {"search.svg": 2, "search-narrow.svg": 1}  # columns: for screens and for phones
 QUERY = "He sold his car to pay for the operation."
 SHOWN = 5
+TEXTS = 500  # that the readout is fitted to
 MARGIN, COLUMN, LINE = 20, 440, 26
 STYLE = """
 .ground { fill: white } .text { fill: #1f2933 } .quiet { fill: #616e7c } .bar { fill: #dde3ea }
@@ -27,16 +29,17 @@ STYLE = """
 """
 
 
-def search(checkpoint: str, train: str) -> dict[str, Any]:
+def search(checkpoint: str, train: str, base: str) -> dict[str, Any]:
     """Find the neighbours of `QUERY`, and how many queries find their paraphrase first."""
-    from isoadapt import AdaptedEncoder, LogitPreservingWhitening
+    from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder
     from isoadapt.datasets import load_similarity_pairs, load_table
 
     pairs = load_similarity_pairs()
     asked = np.flatnonzero(pairs.scores >= 4)
-    model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(load_table(train)[0])
+    texts = load_table(train)[0][:TEXTS]
+    model = AdaptedEncoder(checkpoint, TeacherReadout(), teacher=base).fit(texts)
     found: dict[str, Any] = {"queries": len(asked), "documents": len(pairs.right)}
-    ways = {"before": model.pipeline_["encoder"].transform, "after": model.transform}
+    ways = {"before": TransformerEncoder(checkpoint).transform, "after": model.transform}
     for name, embed in ways.items():
         left, right = (embed(texts).astype(np.float64) for texts in (pairs.left, pairs.right))
         left, right = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (left, right))
@@ -64,7 +67,7 @@ def picture(columns: int) -> str:
     ]
     titles = {
         "before": "Before: the classifier’s vectors",
-        "after": "After: LogitPreservingWhitening",
+        "after": "After: TeacherReadout, in the same pass",
     }
     for i, (name, title) in enumerate(titles.items()):
         left, top = MARGIN + COLUMN * (i % columns), 92 + block * (i // columns)
@@ -78,7 +81,7 @@ def picture(columns: int) -> str:
                 _text(left + 44, y, text, "found strong" if right else "text", 12),
             ]
         missed = found["queries"] - found[name]["first"]
-        counted = f"{missed} of {found['queries']} queries do not find their paraphrase first"
+        counted = f"Paraphrase not first: {missed} of {found['queries']} queries"
         parts.append(_text(left, top + LINE * (SHOWN + 1), counted, "quiet"))
     return "\n".join([*parts, "</svg>", ""])
 
