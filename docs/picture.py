@@ -1,7 +1,7 @@
-"""Draw the picture of the README and the home page: `python docs/picture.py [CHECKPOINT TRAIN BASE]`.
+"""Draw the picture of the README and the home page: `python docs/picture.py`.
 
-With a classifier, a table of its training texts and its base model, the neighbours are searched
-again and stored.
+With the arguments CHECKPOINT, TRAIN and BASE, a classifier, a table of its training texts and its
+base model, the neighbours are searched again and stored.
 """
 
 import json
