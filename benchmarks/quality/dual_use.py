@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import process_time
 from typing import Any
 
 import numpy as np
@@ -11,18 +10,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks._data import Floats, distinct_texts
+from benchmarks._data import Floats
 from benchmarks._markdown import frame_table
 from benchmarks.quality import Cells, _figures as figures, _texts as texts
 from benchmarks.quality._checkpoints import CHECKPOINTS, HEAD_INPUT, INTENTS, Checkpoint
 from benchmarks.quality._texts import OwnTexts
-from isoadapt import (
-    AdaptedEncoder,
-    LogitPreservingWhitening,
-    TeacherReadout,
-    TransformerEncoder,
-    load_checkpoint,
-)
+from isoadapt import AdaptedEncoder, LogitPreservingWhitening, TeacherReadout, load_checkpoint
 
 KEY = ("checkpoint", "vectors")
 OWN_TASK, LOGISTIC = "own task", "own task, logistic head"
@@ -32,8 +25,9 @@ CLASSES, OUTLIERS, HUBNESS = "same class, precision@10", "outliers, AUROC", "hub
 RAW, MEAN, WHITENED = "raw", "mean pooling", "mean pooling, whitened"
 OWN, ONE_VECTOR = "LogitPreservingWhitening", 'TeacherReadout, space="head"'
 POOLED, ALIGNED = "TeacherReadout, pooled states", "TeacherReadout, aligned tokens"
-TWO = "TeacherReadout, aligned tokens, two layers"
+TWO = "TeacherReadout, aligned tokens of two layers"
 BASE = "base model"
+LAYERS = {POOLED: 0, TWO: 2}  # of the base model, if not the default
 ADAPTERS = {
     OWN: LogitPreservingWhitening(),
     POOLED: TeacherReadout(),
@@ -41,9 +35,7 @@ ADAPTERS = {
     TWO: TeacherReadout(),
     ONE_VECTOR: TeacherReadout(space="head"),
 }
-LAYERS = {POOLED: 0, TWO: 2}  # of the base model, if not the default
 SHOWN = (RAW, MEAN, WHITENED, OWN, ALIGNED, BASE)
-DEEPER = (*SHOWN[:4], POOLED, ALIGNED, TWO, BASE)
 COLA = CHECKPOINTS["cola-minilm"]
 OTHER = "cola-minilm, teacher paraphrase-l3"
 SEEDS = (1, 2)  # besides 0
@@ -55,13 +47,8 @@ SEEDED = {
     for seed in SEEDS
 }
 CASES = {**CHECKPOINTS, OTHER: COLA._replace(teacher="paraphrase-l3"), **SEEDED}
-ROWS_OF = {  # of the first four, shown with all figures, and of one more
-    "clinc150-minilm": (*SHOWN[:4], POOLED, ALIGNED, ONE_VECTOR, BASE),
-    COLA.name: SHOWN,
-    "banking77-mpnet-light": DEEPER,
-    "cola-smollm2-light": DEEPER,
-    OTHER: (ALIGNED,),
-}
+WHOLE = "clinc150-minilm", COLA.name  # shown with all figures
+ROWS_OF = {WHOLE[0]: (*SHOWN[:4], POOLED, ALIGNED, ONE_VECTOR, BASE), OTHER: (ALIGNED,)}
 
 Embed = Callable[[Sequence[Any]], Floats]
 
@@ -92,7 +79,7 @@ def measure_cell(case: str, name: str) -> dict[str, Any]:
         LOGISTIC: figures.agreement(own.labels, refitted, matthews),
         **_figures(embed, own),
     }
-    if name in (POOLED, ALIGNED, TWO, BASE):
+    if name in (POOLED, ALIGNED, BASE):
         search = texts.entailment_search()
         asked, indexed = embed(search.queries), checkpoint.teacher_vectors(search.documents)
         found[INDEX] = figures.reciprocal_rank(asked, indexed, search.relevant, 10)
@@ -101,20 +88,7 @@ def measure_cell(case: str, name: str) -> dict[str, Any]:
         "changed": int((predicted != head.predict(before)).sum()),
         "n_rows": len(predicted),
         "logit_error": None if error is None else float(error),
-        "passes": passes(checkpoint, model) if name in (ALIGNED, TWO) else None,
     }
-
-
-def passes(checkpoint: Checkpoint, model: Any) -> float:
-    """Processor time of vectors and predictions, as a multiple of the classifier's pass."""
-    rows, seconds = distinct_texts("wikitext2", "sentences")[-200:], []
-    model.pipeline_["encoder"].set_params(cache=None)
-    raw = TransformerEncoder(checkpoint.folder(), pooling=HEAD_INPUT)
-    for call in (raw.transform, model.transform_predict) * 4:
-        started = process_time()
-        call(rows)
-        seconds.append(process_time() - started)
-    return float(np.median(np.divide(seconds[3::2], seconds[2::2])))
 
 
 def fitted(
@@ -168,19 +142,16 @@ def text(frame: pd.DataFrame) -> str:
     pairs = pd.DataFrame([*whole["figures"]], whole.index)
     values, errors = (pairs.map(lambda pair, i=i: pair[i], na_action="ignore") for i in (0, 1))
     shown = values.map("{:.3f}".format, na_action="ignore")
-    shown["passes"] = whole["passes"].map("{:.2f}".format, na_action="ignore")
     shown["changed"] = [f"{row.changed} of {row.n_rows:,}" for row in whole.itertuples()]
     tables = []
-    *named, _ = ROWS_OF
-    for case in named:
-        one = shown.loc[case].reindex([*ROWS_OF[case]])
+    for case in WHOLE:
+        one = shown.loc[case].reindex([*ROWS_OF.get(case, SHOWN)])
         if case == COLA.name:
             one = pd.concat([one, shown.loc[OTHER].rename("{}, of paraphrase-l3".format)])
-        if CASES[case].task == COLA.task:
             one = one.drop(columns=LOGISTIC)  # two classes
-        tables.append(frame_table(one.dropna(axis=1, how="all").rename_axis(case)))
+        tables.append(frame_table(one.rename_axis(case)))
     together = shown[[*TOGETHER]].agg(" · ".join, axis=1).unstack("vectors")
-    others = together.reindex([case for case in CHECKPOINTS if case not in named], columns=[*SHOWN])
+    others = together.reindex([case for case in CHECKPOINTS if case not in WHOLE], columns=[*SHOWN])
     others.index.name = f"other classifiers: {' · '.join(TOGETHER)}"
     certainty = (
         f"Largest standard error, without hubness: {errors.drop(columns=HUBNESS).max().max():.3f}. "
