@@ -12,9 +12,8 @@ from isoadapt.adapters import _heads
 from tests.tiny_models import save_model
 
 # Random examples may take any time: other processes decide how long a draw or a call lasts.
-settings.register_profile(
-    "few", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
-)
+slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("few", max_examples=25, **slow)
 settings.load_profile("few")
 
 
@@ -40,6 +39,23 @@ def fixed_penalty(monkeypatch, request):
         fit = _heads._fit_logistic
         # All rows in one fold: the others lack a class, so that C is not searched.
         monkeypatch.setattr(_heads, "_fit_logistic", lambda *rows: fit(*rows[:3], 0 * rows[3]))
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    """A function that makes another one note its calls: a list of `note` of their arguments."""
+
+    def spy(owner, name, note=lambda *given: given):
+        seen, called = [], getattr(owner, name)
+
+        def noted(*given, **options):
+            seen.append(note(*given))
+            return called(*given, **options)
+
+        monkeypatch.setattr(owner, name, noted)
+        return seen
+
+    return spy
 
 
 @pytest.fixture(scope="session")

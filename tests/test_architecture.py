@@ -105,9 +105,7 @@ def names():
         for thing in (getattr(module, name) for name in getattr(module, "__all__", [])):
             members = inspect.getmembers(thing) if inspect.isclass(thing) else []
             for each in (thing, *(value for name, value in members if not name.startswith("_"))):
-                each = inspect.unwrap(
-                    getattr(each, "fget", None) or getattr(each, "__func__", each)
-                )
+                each = inspect.unwrap(getattr(each, "fget", 0) or getattr(each, "__func__", each))
                 if str(getattr(each, "__module__", "")).startswith("isoadapt"):
                     found.add(f"{each.__module__}.{getattr(each, '__qualname__', '')}".strip("."))
     return found

@@ -217,21 +217,13 @@ def test_aligned_vectors_equal_those_of_the_cpu(checkpoint, cuda, emptied):
     np.testing.assert_allclose(vectors("auto"), vectors("cpu"), atol=1e-4)
 
 
-def test_encoding_copies_each_batch_once_and_fetches_vectors_at_the_end(
-    checkpoint, cuda, emptied, monkeypatch
-):
+def test_encoding_copies_each_batch_once_and_fetches_vectors_last(checkpoint, cuda, emptied, spy):
     encoder = TransformerEncoder(checkpoint, pooling="mean", batch_tokens=16)
     encoder.transform(TEXTS)
-    fetched, n_inputs, send = [], [], _opened.to_device
-
-    def sent(batch, device):
-        fetched.append(cuda.of("to host"))
-        n_inputs.append(len(batch))
-        return send(batch, device)
-
-    monkeypatch.setattr(_opened, "to_device", sent)
+    sent = spy(_opened, "to_device", lambda batch, _: (cuda.of("to host"), len(batch)))
     cuda.clear()
     encoder.transform(TEXTS)
+    fetched, n_inputs = zip(*sent, strict=True)
     assert len(fetched) > 2
     assert not any(fetched)
     assert cuda.of("wait") <= len(fetched)  # transformers asks whether a mask has padding

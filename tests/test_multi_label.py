@@ -17,6 +17,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
+from torch.autograd import grad
 from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import AutoModelForSequenceClassification
 
@@ -39,6 +40,7 @@ from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import split_rows, strata
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.model_selection import compare_adapters
+from tests.adapters.examples import class_name
 from tests.tiny_models import WORDS, logits_of, make_model, make_tokenizer, save_pair
 
 rng = np.random.default_rng(0)
@@ -60,10 +62,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:(training ended at max_epochs|this fit harms the task)"),
     pytest.mark.filterwarnings("ignore:.*rows in a batch"),
 ]
-
-
-def class_name(value):
-    return type(value).__name__ if hasattr(value, "fit") else None
 
 
 class TestHead:
@@ -170,10 +168,7 @@ def test_the_task_loss_is_the_binary_cross_entropy():
             own = (goals[k] if goals.ndim == 3 else goals).float()
             wanted = binary_cross_entropy_with_logits(outputs[k], own, weights[:, None])
             torch.testing.assert_close(found[k], wanted)
-            gradients = (
-                torch.autograd.grad(each, outputs, retain_graph=True)[0]
-                for each in (found[k], wanted)
-            )
+            gradients = (grad(each, outputs, retain_graph=True)[0] for each in (found[k], wanted))
             torch.testing.assert_close(*gradients)
 
 

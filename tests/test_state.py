@@ -158,13 +158,8 @@ def test_a_service_without_a_standard_error_stream(checkpoint, monkeypatch):
     ADAPTERS["IsotropyLayer"](HEAD, max_epochs=1, verbose=1).fit(X, Y)
 
 
-def test_other_threads_keep_their_data_type_during_a_fit(monkeypatch):
-    def seen(*args):
-        found.append(torch.get_default_dtype())
-        return update(*args)
-
-    found, update = [], Moments.update
-    monkeypatch.setattr(Moments, "update", seen)
+def test_other_threads_keep_their_data_type_during_a_fit(spy):
+    found = spy(Moments, "update", lambda *_: torch.get_default_dtype())
     with default_dtype(torch.float64):
         adapted("IsotropyLayer")
         measured()

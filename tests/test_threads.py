@@ -38,9 +38,7 @@ def blas():
 def blas_threads():
     """Number of threads of NumPy's BLAS; one built with OpenMP, as of faiss, has one per thread."""
     libraries = blas().info()
-    return next(
-        each["num_threads"] for each in libraries if each.get("threading_layer") != "openmp"
-    )
+    return next(one["num_threads"] for one in libraries if one.get("threading_layer") != "openmp")
 
 
 def counts():
@@ -105,10 +103,9 @@ def test_another_python_thread_than_the_first_can_be_the_last():
 
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("call", [Whitening().fit, metrics.isoscore, metrics.isotropy_report])
-def test_moments_of_few_rows_are_computed_in_one_blas_thread(monkeypatch, call, small):
-    seen, update = [], Moments.update
+def test_moments_of_few_rows_are_computed_in_one_blas_thread(monkeypatch, spy, call, small):
     monkeypatch.setattr(threads, "_SMALL", threads._SMALL * small)
-    monkeypatch.setattr(Moments, "update", lambda *a: seen.append(blas_threads()) or update(*a))
+    seen = spy(Moments, "update", lambda *_: blas_threads())
     call(X=np.random.default_rng(0).normal(size=(60, 4)))
     assert set(seen) == {1 if small else 2}
     assert counts() == (3, 3, 2)
@@ -201,19 +198,12 @@ def test_small_steps_run_in_one_in_four_threads_of_which_one_raises():
 
 
 @pytest.mark.parametrize(("n", "n_texts", "each"), [(4, 40, 2), (4, 15, 4), (3, 40, 3)])
-def test_many_texts_are_encoded_in_two_threads_that_share_those_of_torch(
-    monkeypatch, n, n_texts, each
-):
+def test_many_texts_are_encoded_in_two_threads_that_share_those_of_torch(spy, n, n_texts, each):
     torch.set_num_threads(n)
     texts = [" ".join(["cat", "dog"] * (1 + i)) for i in range(n_texts)]
-    seen, copies, embed, copy = [], [], _opened.embed_batch, _opened.eval_copy
-
-    def watched(backbone, *args):
-        seen.append((backbone.model, torch.get_num_threads()))
-        return embed(backbone, *args)
-
-    monkeypatch.setattr(_opened, "embed_batch", watched)
-    monkeypatch.setattr(_opened, "eval_copy", lambda m: copies.append(len(seen)) or copy(m))
+    called = lambda backbone, *_: (backbone.model, torch.get_num_threads())  # noqa: E731
+    seen = spy(_opened, "embed_batch", called)
+    copies = spy(_opened, "eval_copy", lambda *_: len(seen))
     encoder = TransformerEncoder((make_model(), make_tokenizer()), batch_tokens=64)
     found = encoder.transform(texts)
     models, numbers = zip(*seen[2:], strict=True)

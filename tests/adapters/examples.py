@@ -50,6 +50,11 @@ def distance_from(head, X):
     return scoring
 
 
+def class_name(value):
+    """The name of a test's case that is an estimator."""
+    return type(value).__name__ if hasattr(value, "fit") else None
+
+
 def mean_log(model, X, y):
     """Mean log-probability of the labels 0 and 1, without the checks of scikit-learn's metric."""
     return float(np.log(model.predict_proba(X)[np.arange(len(y)), y]).mean())

@@ -27,6 +27,7 @@ from isoadapt import (
     LogitPreservingWhitening,
     Whitening,
 )
+from tests.adapters.examples import class_name
 
 X, Y = make_classification(120, 6, n_informative=4, n_classes=3, random_state=0)
 X = X * [1, 2, 3, 1, 1, 9] + 1
@@ -55,10 +56,6 @@ REFIT = [
     (AllButTheTop(), *RIDGE),
     (ClusterIsotropy(random_state=0), *SEVERAL),
 ]
-
-
-def class_name(value):
-    return type(value).__name__ if hasattr(value, "fit") else None
 
 
 class TestUnfittedEstimator:

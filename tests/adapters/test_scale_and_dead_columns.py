@@ -44,14 +44,10 @@ CLOSED = [
 ]
 
 
-def make_cone():
-    """Embeddings with one dominant direction, their classes and values."""
-    X, y = make_classification(100, 8, n_informative=5, random_state=0)
-    X = X * np.geomspace(1, 0.1, 8) + 3 * y[:, None] * np.eye(8)[0] + 0.5
-    return X, y, X @ np.linspace(1, -1, 8) + np.random.default_rng(0).normal(size=100)
-
-
-X, Y, VALUES = make_cone()
+# Embeddings with one dominant direction, their classes and values.
+X, Y = make_classification(100, 8, n_informative=5, random_state=0)
+X = X * np.geomspace(1, 0.1, 8) + 3 * Y[:, None] * np.eye(8)[0] + 0.5
+VALUES = X @ np.linspace(1, -1, 8) + np.random.default_rng(0).normal(size=100)
 
 
 def standardised(model, y):

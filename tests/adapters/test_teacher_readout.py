@@ -189,9 +189,7 @@ class TestHeadSpace:
         np.testing.assert_allclose(head.coef_ @ offset, 0, atol=1e-9)
 
     @pytest.mark.parametrize(("share", "width"), [(0.03, 9), (0.5, 3)])
-    def test_logits_have_their_share_of_the_norm_and_products_are_those_of_the_predictions(
-        self, share, width
-    ):
+    def test_logits_have_their_share_of_the_norm_and_products_are_as_predicted(self, share, width):
         adapter = TeacherReadout(HEAD, space="head", head_share=share).fit(X, TEACHER[:, :width])
         logits, Z = np.split(adapter.transform(X) @ np.linalg.svd(HEAD.coef_)[2].T, [2], axis=1)
         norms = [(part**2).sum() for part in (logits, Z)]

@@ -46,9 +46,7 @@ class TestExport:
         assert "records no pooling" not in completed.stderr
         assert "pooling='mean'" in completed.stdout
         expected = load_adapter("a").transform(encoder.transform(texts[:5]))
-        np.testing.assert_allclose(
-            exported(texts[:5]), expected, atol=1e-4 * np.abs(expected).max()
-        )
+        np.testing.assert_allclose(exported(texts[:5]), expected, atol=1e-4 * abs(expected).max())
 
 
 @pytest.mark.parametrize("right", [True, False])

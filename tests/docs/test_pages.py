@@ -157,14 +157,9 @@ VECTORS = {
     "aligned": "TeacherReadout, aligned tokens",
     "base": "base model",
 }
-README_VECTORS = {
-    "classifier": "raw",
-    "mean pooling": "mean pooling",
-    "whitened mean pooling": "mean pooling, whitened",
-    "`LogitPreservingWhitening`": "LogitPreservingWhitening",
-    "`TeacherReadout`": "TeacherReadout, aligned tokens",
-    "base model": "base model",
-}
+README_VECTORS = ["classifier", "mean pooling", "whitened mean pooling"]
+README_VECTORS += ["`LogitPreservingWhitening`", "`TeacherReadout`", "base model"]
+README_VECTORS = dict(zip(README_VECTORS, VECTORS.values(), strict=True))
 USES = {
     "similarity: STS-B": "STS-B",
     "search: RTE": "RTE MRR@10",

@@ -233,9 +233,7 @@ def test_encoding_goes_on_with_a_cache_on_a_read_only_disk(cache, monkeypatch):
 def test_encoding_goes_on_while_a_database_is_locked(cache, monkeypatch):
     embed(cache, MANY.take(range(5)))
     connect = sqlite3.connect
-    monkeypatch.setattr(
-        "sqlite3.connect", lambda file, **how: connect(file, **how | {"timeout": 0})
-    )
+    monkeypatch.setattr("sqlite3.connect", lambda f, **how: connect(f, **how | {"timeout": 0}))
     with closing(connect(cache._file())) as other:
         other.execute("BEGIN EXCLUSIVE")
         goes_on(cache, "is locked")

@@ -71,11 +71,8 @@ def test_a_model_that_is_not_used_is_refused_by_name(change, says, live):
 
 def test_other_objects_are_refused_by_name(live):
     model, tokenizer = live
-    for other, says in [
-        (model, "tokenizer"),
-        (3, "int"),
-        ((tokenizer, model), "must be a PreTrainedModel"),
-    ]:
+    swapped = tokenizer, model
+    for other, says in [(model, "tokenizer"), (3, "int"), (swapped, "must be a PreTrainedModel")]:
         with pytest.raises(TypeError, match=says):
             TransformerEncoder(other).transform(TEXTS)
 

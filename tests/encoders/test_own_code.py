@@ -126,11 +126,11 @@ def test_exported_folders_carry_the_code(kind, tmp_path, hub):
     expected = expected + head.outputs(2 * X) - head.outputs(X)
     merged = merge_into_checkpoint(fitted, folder, tmp_path / "merged")
     served = to_sentence_transformer(fitted, folder, tmp_path / "served")
-    assert 'SentenceTransformer("served", trust_remote_code=True)' in (
-        served / "README.md"
-    ).read_text("utf-8")
+    card = (served / "README.md").read_text("utf-8")
+    assert 'SentenceTransformer("served", trust_remote_code=True)' in card
     for out in (merged, served):
         assert files in (set(), {file.name for file in out.glob("*.py")})
+        assert not (out / "adapter_config.json").exists()
         found = logits_of(auto.from_pretrained(out, **trusted).eval(), TEXTS)
         np.testing.assert_allclose(found, expected, atol=1e-4)
     with pytest.raises(ValueError, match="trust_remote_code"):  # which the adapter does not know

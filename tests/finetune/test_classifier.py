@@ -121,9 +121,7 @@ def test_a_single_step_trains_and_a_terminal_shows_a_bar(base, tmp_path, monkeyp
     assert max(changes) > 1e-4
 
 
-def test_the_seed_decides_and_global_generators_stay_as_they_are(
-    base, tuned, tmp_path, capfd, monkeypatch
-):
+def test_the_seed_decides_and_global_generators_stay(base, tuned, tmp_path, capfd, monkeypatch):
     def draw():
         return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
 
@@ -217,9 +215,7 @@ def test_other_integers_are_names_and_two_whole_floats_are_classes(base, tmp_pat
         with warnings.catch_warnings(record=True) as caught:
             out = finetune_text_classifier(base, SOME[0], labels, tmp_path / names, **QUICK)
         assert [*AutoConfig.from_pretrained(out).id2label.values()] == [*names]
-        assert any("taken as two classes" in str(each.message) for each in caught) == (
-            len(names) == 2
-        )
+        assert any("taken as two classes" in str(it.message) for it in caught) == (len(names) == 2)
 
 
 def test_a_checkpoint_with_isobn_is_trained_on_without(tuned, tmp_path, runs):

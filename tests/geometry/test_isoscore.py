@@ -167,9 +167,7 @@ def test_gradcheck_for_points_and_shrinkage_covariance(n, d, members, prior, zet
 
 @SETTINGS
 @given(**CASES | {"zeta": st.sampled_from([0.3, 1.0])}, rank=st.integers(2, 6))
-def test_factor_of_the_shrinkage_covariance_in_its_place(
-    n, d, members, prior, zeta, bias_corrected, rank
-):
+def test_factor_in_place_of_the_shrinkage_matrix(n, d, members, prior, zeta, bias_corrected, rank):
     root_members = members if prior == "each" else ()
     X = cloud(n, d, members=members, decay=2.0).requires_grad_()
     root = cloud(d, rank, seed=5, members=root_members).requires_grad_()

@@ -94,9 +94,7 @@ class TestClassifiers:
 
     @pytest.mark.parametrize("strips", [True, False])
     @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-    def test_a_decoder_without_a_bias_and_tokens_of_an_empty_text(
-        self, architecture, strips, tmp_path
-    ):
+    def test_a_decoder_without_a_bias_and_tokens_of_no_text(self, architecture, strips, tmp_path):
         model, tokenizer = make_model(architecture, num_hidden_layers=1), make_tokenizer("gpt2")
         if architecture == "llama":
             tokenizer.pad_token, tokenizer.padding_side = "[PAD]", "left"

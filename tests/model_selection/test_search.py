@@ -90,19 +90,13 @@ def log_likelihood(head, outputs, y):
 
 
 @pytest.mark.filterwarnings("ignore:this fit harms the task")
-def test_members_stop_when_they_would_alone_and_drop_out(monkeypatch):
+def test_members_stop_when_they_would_alone_and_drop_out(spy):
     """The stopped ones cost nothing any more: later batches hold the others only."""
-    widths, step = [], AdapterNet.train_step
-
-    def counted(net, batch, **kwargs):
-        widths.append(len(net.module_.weight))
-        return step(net, batch, **kwargs)
-
     stopping = {"patience": 2, "lr": 0.3, "lr_schedule": "constant", "ridge": 0.0}
     adapter = IStarAdapter(HEAD, max_epochs=6, scoring=log_likelihood, random_state=0, **stopping)
     grid = {"lam": [-3, 5], "random_state": [0, 1]}
     separate = one_by_one(adapter, grid)
-    monkeypatch.setattr(AdapterNet, "train_step", counted)
+    widths = spy(AdapterNet, "train_step", lambda net, _: len(net.module_.weight))
     for ours, alone in zip(at_once(adapter, grid), separate, strict=True):
         assert (ours.n_iter_, ours.best_epoch_) == (alone.n_iter_, alone.best_epoch_)
         difference = np.linalg.norm(ours.map_.matrix - alone.map_.matrix)

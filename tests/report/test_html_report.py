@@ -35,9 +35,8 @@ class Page:
 
 @pytest.fixture(scope="module")
 def comparison():
-    found = compare_adapters(
-        X[:100], Y[:100], ["Whitening"], X_test=X[100:], y_test=Y[100:], encoder_saw=False
-    )
+    options = {"X_test": X[100:], "y_test": Y[100:], "encoder_saw": False}
+    found = compare_adapters(X[:100], Y[:100], ["Whitening"], **options)
     changes = {"use": "index", "metric": "MRR@10"}
     index = [row | changes for row in found.rows if row["use"] == "classify"]
     index[0]["adapter"] = "second pass"
