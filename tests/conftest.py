@@ -2,6 +2,7 @@
 
 import gc
 import os
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,27 @@ def shared() -> Path:
     return folder
 
 
-@pytest.fixture
-def fixed_penalty(monkeypatch, request):
-    """Fit logistic heads with the C their search starts from, but in tests of sample_weight."""
-    if "sample_weight" not in request.node.name:
-        fit = _heads._fit_logistic
+@contextmanager
+def _fixed_penalty():
+    fit = _heads._fit_logistic
+    with pytest.MonkeyPatch.context() as patch:
         # All rows in one fold: the others lack a class, so that C is not searched.
-        monkeypatch.setattr(_heads, "_fit_logistic", lambda *rows: fit(*rows[:3], 0 * rows[3]))
+        patch.setattr(_heads, "_fit_logistic", lambda *rows: fit(*rows[:3], 0 * rows[3]))
+        yield
+
+
+@pytest.fixture
+def fixed_penalty(request):
+    """Fit logistic heads with the C their search starts from, but in tests of sample_weight."""
+    with nullcontext() if "sample_weight" in request.node.name else _fixed_penalty():
+        yield
+
+
+@pytest.fixture(scope="module")
+def fixed_penalties():
+    """Fit all logistic heads of a module with the C their search starts from, which is fast."""
+    with _fixed_penalty():
+        yield
 
 
 @pytest.fixture

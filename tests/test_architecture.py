@@ -19,9 +19,7 @@ ORDER += ["_fit_rows", "adapted", "novelty", "model_selection", "finetune", "int
 ORDER += ["cli"]
 LEAVES = ["finetune", "interop", "report", "cli"]
 MODULES = {
-    ".".join(("isoadapt", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    ): path
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))
 }
 TREES = {module: ast.parse(path.read_text()) for module, path in MODULES.items()}

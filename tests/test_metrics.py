@@ -310,12 +310,9 @@ def test_references_are_the_figures_of_both_encoders(encoder, shared):
 
 @pytest.mark.parametrize("metric", [*SCALARS, isotropy_report])
 def test_what_is_no_finite_matrix_is_refused(metric):
-    for X, word in (
-        ([[1.0, np.nan], [2.0, 3.0], [0.0, 1.0]], "NaN"),
-        ([[1.0, 2.0, 3.0]], "sample"),
-        ([[1.0], [2.0], [3.0]], "feature"),
-        ([1.0, 2.0, 3.0], "2D"),
-    ):
+    row, with_nan = [1.0, 2.0, 3.0], [[1.0, np.nan], [2.0, 3.0], [0.0, 1.0]]
+    column = [[each] for each in row]
+    for X, word in ((with_nan, "NaN"), ([row], "sample"), (column, "feature"), (row, "2D")):
         with pytest.raises(ValueError, match=word):
             metric(X)
 

@@ -13,12 +13,6 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from isoadapt import IsoBN, IsotropyLayer, LinearHead, TransformerEncoder, Whitening, metrics
 from isoadapt._utils import threads
-from isoadapt._utils.threads import (
-    one_blas_thread_if_small,
-    one_torch_thread,
-    settle_threads,
-    workers,
-)
 from isoadapt.encoders import _opened
 from isoadapt.geometry import Moments, _moments
 from tests.tiny_models import make_model, make_tokenizer
@@ -67,7 +61,7 @@ def test_overlapping_threads_have_one_each_until_they_leave(used_torch, first_ou
     pools[2].submit(torch.get_num_threads).result()
     contexts = [ExitStack(), ExitStack()]
     for pool, context in zip(pools, contexts, strict=False):
-        pool.submit(context.enter_context, one_torch_thread()).result()
+        pool.submit(context.enter_context, threads.one_torch_thread()).result()
         assert pool.submit(torch.get_num_threads).result() == 1
         assert pools[2].submit(torch.get_num_threads).result() == 3
     for i in (first_out, 1 - first_out):
@@ -80,10 +74,10 @@ def test_overlapping_threads_have_one_each_until_they_leave(used_torch, first_ou
 
 
 def test_small_products_of_blas_run_in_one_thread_and_large_ones_in_all():
-    with one_blas_thread_if_small(np.empty((1000, 384))):
+    with threads.one_blas_thread_if_small(np.empty((1000, 384))):
         assert counts() == (3, 3, 1)
     for X in (*map(np.empty, ((100_000, 384), (10, 2048), (3,))), [[1.0]]):
-        with one_blas_thread_if_small(X):
+        with threads.one_blas_thread_if_small(X):
             assert blas_threads() == 2
     assert counts() == (3, 3, 2)
 
@@ -93,8 +87,8 @@ def test_another_python_thread_than_the_first_can_be_the_last():
     X, first, second = np.empty((10, 10)), ExitStack(), ExitStack()
     with ThreadPoolExecutor(1) as pool, first, second:  # which both close if this test fails
         for _ in range(2):
-            pool.submit(first.enter_context, one_blas_thread_if_small(X)).result()
-            second.enter_context(one_blas_thread_if_small(X))
+            pool.submit(first.enter_context, threads.one_blas_thread_if_small(X)).result()
+            second.enter_context(threads.one_blas_thread_if_small(X))
             pool.submit(first.close).result()
             assert blas_threads() == 1
             second.close()
@@ -221,7 +215,7 @@ def test_a_python_thread_that_starts_meanwhile_has_all_threads_of_torch(monkeypa
     others, found, set_number = [], [], torch.set_num_threads
 
     def start():
-        settle_threads()
+        threads.settle_threads()
         found.append(torch.get_num_threads())
 
     def watched(number):
@@ -231,7 +225,7 @@ def test_a_python_thread_that_starts_meanwhile_has_all_threads_of_torch(monkeypa
         others[-1].join(0.05)
 
     monkeypatch.setattr(torch, "set_num_threads", watched)
-    with workers(2):
+    with threads.workers(2):
         for other in others:
             other.join()
     assert found == [4] * len(others)

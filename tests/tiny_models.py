@@ -20,16 +20,9 @@ TEXTS = [
 ]
 PAIRS = [(TEXTS[i], TEXTS[(3 * i + 1) % len(TEXTS)]) for i in range(len(TEXTS))]
 
-_SMALL = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 64,
-    "pad_token_id": 1,
-    "num_labels": 3,
-}
+_SMALL = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+_SMALL |= {"intermediate_size": 24, "max_position_embeddings": 64, "pad_token_id": 1}
+_SMALL |= {"num_labels": 3}
 # Changes to the configuration by type. Those of the first group have tokenizers of their own, the
 # other ones RoBERTa's. Padding changes the vectors of those that leak, and those that are refused
 # cannot embed each short text alone.
@@ -59,13 +52,10 @@ def make_tokenizer(architecture="bert", model_max_length=None):
         )
     if model_max_length is not None:
         names["model_max_length"] = model_max_length
-    types = ["token_type_ids"] * (architecture in _WITH_TYPES)
+    inputs = ["input_ids", *["token_type_ids"] * (architecture in _WITH_TYPES), "attention_mask"]
     side = "left" if architecture == "xlnet" else "right"
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_input_names=["input_ids", *types, "attention_mask"],
-        padding_side=side,
-        **names,
+        tokenizer_object=backend, model_input_names=inputs, padding_side=side, **names
     )
 
 

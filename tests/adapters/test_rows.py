@@ -10,17 +10,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss, r2_score
 
-from isoadapt import (
-    CosRegAdapter,
-    ExactIsotropyLayer,
-    FlowAdapter,
-    IsoBN,
-    IsotropyLayer,
-    IStarAdapter,
-    LinearHead,
-    SpectrumControlAdapter,
-    Whitening,
-)
+from isoadapt import ExactIsotropyLayer, IsotropyLayer, LinearHead, Whitening, adapters
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import distinct_rows, split_rows
 from tests.adapters.examples import distance_from
@@ -40,9 +30,9 @@ QUICK = {"max_epochs": 3, "batch_size": 16, "random_state": 0}
 ADAPTERS = [
     IsotropyLayer(HEAD, **QUICK),
     ExactIsotropyLayer("ridge"),
-    IStarAdapter(HEAD, head_training="joint", ridge=1.0, **QUICK),
-    CosRegAdapter(LogisticRegression(C=0.1), **QUICK),
-    SpectrumControlAdapter(None, **QUICK),
+    adapters.IStarAdapter(HEAD, head_training="joint", ridge=1.0, **QUICK),
+    adapters.CosRegAdapter(LogisticRegression(C=0.1), **QUICK),
+    adapters.SpectrumControlAdapter(None, **QUICK),
 ]
 
 
@@ -87,7 +77,7 @@ class TestWeightsAreFrequencies:
 def test_the_task_loss_is_the_weighted_mean_and_of_values_one_minus_the_r2(head, y, batch_size):
     """Without a penalty, after one epoch that changes almost nothing."""
     options = {"max_epochs": 1, "lr": 1e-12, "validation_fraction": None, "random_state": 0}
-    adapter = CosRegAdapter(head, lam=0.0, batch_size=batch_size, **options)
+    adapter = adapters.CosRegAdapter(head, lam=0.0, batch_size=batch_size, **options)
     adapter.fit(X, y, sample_weight=WEIGHTS)
     if head is HEAD:
         expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=WEIGHTS)
@@ -172,7 +162,7 @@ class TestGroups:
     def test_fit_splits_by_groups_and_scores_with_the_weights_of_the_validation_rows(self):
         groups = np.array([f"g{k}" for k in np.random.default_rng(2).integers(0, 30, size=120)])
         scoring = Recorder()
-        adapter = CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK)
+        adapter = adapters.CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK)
         adapter.fit(X, VALUES, sample_weight=COUNTS, groups=groups)
         validation = np.isin(VALUES, scoring.calls[0][0])
         assert validation.any()
@@ -185,7 +175,9 @@ class TestGroups:
     @pytest.mark.parametrize(
         "adapter",
         [ExactIsotropyLayer("ridge")]
-        + [IsoBN(head="ridge", head_training=training) for training in ("frozen", "refit")],
+        + [
+            adapters.IsoBN(head="ridge", head_training=training) for training in ("frozen", "refit")
+        ],
     )
     def test_folds_of_a_head_with_a_name_keep_groups_whole(self, adapter):
         """Values are noise, and only near copies in another fold make them seem to be learnt."""
@@ -213,8 +205,8 @@ def training_loss(adapter, X, y):
     "adapter",
     [
         IsotropyLayer(None, **ONE_EPOCH),
-        CosRegAdapter(coordinates="raw", head_training="joint", **ONE_EPOCH),
-        FlowAdapter("logistic", alpha=0.5, n_blocks=1, hidden=4, **ONE_EPOCH),
+        adapters.CosRegAdapter(coordinates="raw", head_training="joint", **ONE_EPOCH),
+        adapters.FlowAdapter("logistic", alpha=0.5, n_blocks=1, hidden=4, **ONE_EPOCH),
     ],
     ids=repr,
 )

@@ -205,13 +205,8 @@ def test_encoding_goes_on_without_a_cache_that_fails(cache, monkeypatch, step):
     goes_on(cache, "disk is full")
 
 
-UNUSABLE = {
-    "file": "file' is a file",
-    "file/cache": "file' is a file",
-    "loop": "loop' cannot be written to",
-    "~no-such-user/cache": "home",
-    "folder": "unable to open",
-}
+UNUSABLE = {"file": "file' is a file", "file/cache": "file' is a file", "folder": "unable to open"}
+UNUSABLE |= {"loop": "loop' cannot be written to", "~no-such-user/cache": "home"}
 
 
 @pytest.mark.parametrize("place", UNUSABLE)

@@ -21,15 +21,12 @@ from tests.tiny_models import OWN_CODE, TEXTS, logits_of, make_tokenizer, save_o
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
+MODULES = [("", "sentence_transformers.models.Transformer")]
+MODULES += [("1_Pooling", "sentence_transformers.models.Pooling")]
 SENTENCE = {  # files of sentence-transformers; the library computes a prompt
     "modules.json": [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {
-            "idx": 1,
-            "name": "1",
-            "path": "1_Pooling",
-            "type": "sentence_transformers.models.Pooling",
-        },
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(MODULES)
     ],
     "1_Pooling/config.json": {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True},
     "config_sentence_transformers.json": {"prompts": {"q": "the "}, "default_prompt_name": "q"},

@@ -63,6 +63,10 @@ def copied(lora, tmp_path):
     return base, edit(folder, CONFIG, base_model_name_or_path=str(base))
 
 
+def of_weights(change):
+    return lambda folder: change_weights(folder, change, WEIGHTS)
+
+
 def increased(part):
     """Add 0.1 to every weight whose name contains `part`."""
     return lambda weights: {name: x + 0.1 * (part in name) for name, x in weights.items()}
@@ -204,18 +208,8 @@ def test_fine_tuning_refuses_an_adapter_even_beside_a_whole_checkpoint(copied, t
     [
         (lambda folder: edit(folder, CONFIG, base_model_name_or_path="nobody/base"), "nobody/base"),
         (lambda folder: (folder / WEIGHTS).rename(folder / "adapter_model.bin"), WEIGHTS),
-        (
-            lambda folder: change_weights(
-                folder, lambda x: {name.replace("r.1.", "r.7."): x[name] for name in x}, WEIGHTS
-            ),
-            "do not fit",
-        ),
-        (
-            lambda folder: change_weights(
-                folder, lambda x: {name: x[name] for name in x if "lora" in name}, WEIGHTS
-            ),
-            "no weights for classifier.bias",
-        ),
+        (of_weights(lambda x: {n.replace("r.1.", "r.7."): x[n] for n in x}), "do not fit"),
+        (of_weights(lambda x: {n: x[n] for n in x if "lora" in n}), "no weights for classifier.b"),
         (
             lambda folder: (
                 edit(folder, CONFIG, task_type=None),

@@ -68,10 +68,8 @@ def outputs(folder, *texts):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     with torch.inference_mode():
-        tokens = tokenizer(
-            *texts, padding=True, truncation=True, max_length=64, return_tensors="pt"
-        )
-        return model(**tokens).logits
+        options = {"truncation": True, "max_length": 64, "return_tensors": "pt"}
+        return model(**tokenizer(*texts, padding=True, **options)).logits
 
 
 def weights(folder):
@@ -150,11 +148,9 @@ def test_a_penalty_changes_the_training_in_the_direction_of_its_weight(base, tmp
     BertModel.from_pretrained(base, **none).save_pretrained(still)
     AutoTokenizer.from_pretrained(base).save_pretrained(still)
     options = QUICK | {"epochs": 3, "lr": 1e-3, "batch_size": 32, "penalty": "isotropy-layer"}
-    scores = []
+    data, scores = (still, TEXTS, LABELS), []
     for lam in (-1.0, 1.0):
-        folder = finetune_text_classifier(
-            still, TEXTS, LABELS, tmp_path / str(lam), lam=lam, **options
-        )
+        folder = finetune_text_classifier(*data, tmp_path / str(lam), lam=lam, **options)
         encoder, _ = load_checkpoint(folder, device="cpu")
         scores.append(isoscore(encoder.transform(TEXTS)))
     assert scores[1] > 1.2 * scores[0]

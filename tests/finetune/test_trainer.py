@@ -321,9 +321,8 @@ def test_a_resumed_run_takes_the_weight_of_now_and_no_other_penalty(tmp_path):
     checkpoint = tmp_path / "checkpoint-1"
 
     def run(penalty, checkpoint=None, **options):
-        trainer = make_trainer(
-            plain_model(), make_rows(16), tmp_path, penalty, arguments, **options
-        )
+        given = plain_model(), make_rows(16), tmp_path, penalty, arguments
+        trainer = make_trainer(*given, **options)
         trainer.train(resume_from_checkpoint=checkpoint)
         return steps(trainer)[-1]
 

@@ -22,14 +22,9 @@ from tests.geometry import examples
 
 SETTINGS = settings(deadline=None, derandomize=True)
 F64 = torch.float64
-CASES = {
-    "n": st.integers(4, 9),
-    "d": st.integers(2, 9),
-    "members": st.sampled_from([(), (3,), (2, 1)]),
-    "prior": st.sampled_from([None, "shared", "each"]),
-    "zeta": st.sampled_from([0.0, 0.2, 1.0]),
-    "bias_corrected": st.booleans(),
-}
+CASES = {"n": st.integers(4, 9), "d": st.integers(2, 9), "bias_corrected": st.booleans()}
+CASES |= {"members": st.sampled_from([(), (3,), (2, 1)]), "zeta": st.sampled_from([0.0, 0.2, 1.0])}
+CASES |= {"prior": st.sampled_from([None, "shared", "each"])}
 gradcheck = partial(torch.autograd.gradcheck, fast_mode=True)  # of random combinations
 gradgradcheck = partial(torch.autograd.gradgradcheck, fast_mode=True)
 

@@ -3,19 +3,13 @@
 import pytest
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import TransformerEncoder, Whitening
+from isoadapt import TransformerEncoder, Whitening, interop
 from isoadapt.encoders._opened import Opened
-from isoadapt.interop import (
-    load_adapter,
-    merge_into_checkpoint,
-    save_adapter,
-    to_sentence_transformer,
-)
 from isoadapt.interop._served import Served
 
 EXPORTS = {
-    "sentence": to_sentence_transformer,
-    "merge": merge_into_checkpoint,
+    "sentence": interop.to_sentence_transformer,
+    "merge": interop.merge_into_checkpoint,
     "graph": lambda model, folder, out: Served.of(model).reference(),  # which it is made from
 }
 
@@ -31,7 +25,7 @@ def test_of_a_pipeline(export, source, tmp_path, spy):
 
 def test_of_a_saved_adapter(source, tmp_path, spy):
     adapter = Whitening(shrinkage=0.1).fit(source.rows)
-    saved = save_adapter(adapter, tmp_path / "adapter", base_model=source.encoder)
+    saved = interop.save_adapter(adapter, tmp_path / "adapter", base_model=source.encoder)
     opened, encoded = spy(TransformerEncoder, "open"), spy(Opened, "encode")
-    to_sentence_transformer(load_adapter(saved), source.folder, tmp_path / "out")
+    interop.to_sentence_transformer(interop.load_adapter(saved), source.folder, tmp_path / "out")
     assert len(opened) == len(encoded) == 1

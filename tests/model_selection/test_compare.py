@@ -216,14 +216,13 @@ class TestCrossValidation:
         assert (row["p_value"], row["changed_predictions"]) == (1.0, 0)
 
 
-class TestWhatTheEncoderSaw:
-    def test_unknown_is_warned_of_and_a_mask_separates_fitted_and_judged_rows(self, plain):
-        with pytest.warns(UserWarning, match="encoder_saw=None: it is not known whether"):
-            make_plan(Data(X, y, "classify", np.arange(90)), 90, cv=2, encoder_saw=None, seed=0)
-        mask = np.arange(len(X) + len(X_TEST)) < len(X)
-        rows, labels = np.r_[X, X_TEST], np.r_[y, Y_TEST]
-        masked = compare_adapters(rows, labels, "Whitening", encoder_saw=mask, random_state=0)
-        assert_same_rows(masked, plain)
+def test_an_unknown_encoder_saw_is_warned_of_and_a_mask_separates_the_rows(plain):
+    with pytest.warns(UserWarning, match="encoder_saw=None: it is not known whether"):
+        make_plan(Data(X, y, "classify", np.arange(90)), 90, cv=2, encoder_saw=None, seed=0)
+    mask = np.arange(len(X) + len(X_TEST)) < len(X)
+    rows, labels = np.r_[X, X_TEST], np.r_[y, Y_TEST]
+    masked = compare_adapters(rows, labels, "Whitening", encoder_saw=mask, random_state=0)
+    assert_same_rows(masked, plain)
 
 
 class TestControls:

@@ -94,11 +94,8 @@ def test_the_card_and_the_drawings_show_what_the_tests_do(file):
 
 
 def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
-    rows = [
-        {key: HOSTILE if value == "Whitening" else value for key, value in row.items()}
-        for row in comparison.rows
-        if row["use"] == "classify"
-    ]
+    rows = [row for row in comparison.rows if row["use"] == "classify"]
+    rows = [{k: HOSTILE if v == "Whitening" else v for k, v in row.items()} for row in rows]
     hostile = Comparison(rows, HOSTILE, {}, [HOSTILE])
     few, classes = X[:20], np.array([HOSTILE, "b"])[Y[:20]]
     audit = isotropy_report(X, labels=np.array([HOSTILE, "b"])[Y])
