@@ -18,15 +18,9 @@ dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 
 HEAD = LinearHead(np.eye(2, 6) + 0.1, [0.0, 0.0], [0, 1])
-IN_CHUNKS = [
-    Whitening(),
-    Whitening("pca", shrinkage="oas", n_components=3),
-    Whitening(shrinkage="ledoit-wolf"),
-    Whitening(head=HEAD, head_training="frozen"),
-    adapters.LogitPreservingWhitening(HEAD),
-    adapters.IsoBN(),
-    adapters.AllButTheTop(),
-]
+IN_CHUNKS = [Whitening(), Whitening("pca", shrinkage="oas", n_components=3)]
+IN_CHUNKS += [Whitening(shrinkage="ledoit-wolf"), Whitening(head=HEAD, head_training="frozen")]
+IN_CHUNKS += [adapters.LogitPreservingWhitening(HEAD), adapters.IsoBN(), adapters.AllButTheTop()]
 AT_ONCE = [Whitening(head="logistic"), adapters.FlowAdapter()]
 COVARIANCE_METRICS = [
     lambda X: metrics.isoscore_star(X, np.diag(np.arange(1.0, 7.0)), zeta=0.7),

@@ -139,14 +139,9 @@ def test_every_exported_name_has_one_page():
 
 
 CONTROLS = ["no adapter", "head refit only", "same layer, no penalty"]
-VECTORS = {
-    "raw": "raw",
-    "mean": "mean pooling",
-    "mean, whitened": "mean pooling, whitened",
-    "preserving": "LogitPreservingWhitening",
-    "aligned": "TeacherReadout, aligned tokens",
-    "base": "base model",
-}
+VECTORS = {"raw": "raw", "mean": "mean pooling", "mean, whitened": "mean pooling, whitened"}
+VECTORS |= {"preserving": "LogitPreservingWhitening", "aligned": "TeacherReadout, aligned tokens"}
+VECTORS |= {"base": "base model"}
 README_VECTORS = ["classifier", "mean pooling", "whitened mean pooling"]
 README_VECTORS += ["`LogitPreservingWhitening`", "`TeacherReadout`", "base model"]
 README_VECTORS = dict(zip(README_VECTORS, VECTORS.values(), strict=True))
@@ -164,15 +159,9 @@ USES = {
     "own task, head": "own task",
     "predictions changed": "changed",
 }
-CLASSIFIERS = {
-    "CLINC150": "clinc150-minilm",
-    "Banking77": "banking77-minilm",
-    "CoLA": "cola-minilm",
-    "MRPC": "mrpc-minilm",
-    "SST-2": "sst2-minilm",
-    "CoLA, three layers": "cola-l3",
-    "twelve classes": "phenomenon-12-minilm",
-}
+CLASSIFIERS = {"CLINC150": "clinc150-minilm", "Banking77": "banking77-minilm"}
+CLASSIFIERS |= {"CoLA": "cola-minilm", "MRPC": "mrpc-minilm", "SST-2": "sst2-minilm"}
+CLASSIFIERS |= {"CoLA, three layers": "cola-l3", "twelve classes": "phenomenon-12-minilm"}
 
 
 def test_the_tables_of_the_results_page_are_those_of_the_benchmarks():

@@ -21,19 +21,8 @@ from tests.tiny_models import (
 )
 
 ALL = [*ARCHITECTURES, *MORE_ARCHITECTURES]
-QUICK = [
-    "fnet",
-    "convbert",
-    "big_bird",
-    "bert",
-    "deberta-v2",
-    "xlnet",
-    "gpt2",
-    "bart",
-    "t5",
-    "llama",
-    "ibert",
-]
+QUICK = ["fnet", "convbert", "big_bird", "bert", "deberta-v2", "xlnet", "gpt2", "bart", "t5"]
+QUICK += ["llama", "ibert"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 
 

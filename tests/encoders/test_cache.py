@@ -20,17 +20,9 @@ from tests.encoders.changes import change_weights, copied, negate
 from tests.tiny_models import TEXTS, save_model
 
 UNIQUE = len(set(TEXTS))
-SETTINGS = [
-    {},
-    {"pooling": "mean"},
-    {"pooling": "max"},
-    {"pooling": "cls"},
-    {"pooling": "cls", "layer": 1},
-    {"pooling": "readout"},
-    {"pooling": [("cls", 1), ("mean", 0)]},
-    {"max_length": 8},
-    {"dtype": "bfloat16"},
-]
+SETTINGS = [{}, *({"pooling": mode} for mode in ("mean", "max", "cls", "readout"))]
+SETTINGS += [{"pooling": "cls", "layer": 1}, {"pooling": [("cls", 1), ("mean", 0)]}]
+SETTINGS += [{"max_length": 8}, {"dtype": "bfloat16"}]
 
 
 @pytest.fixture
