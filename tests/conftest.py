@@ -2,19 +2,20 @@
 
 import gc
 import os
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import tests.pretended_cuda  # noqa: F401  # before the first backward pass
+from isoadapt import adapted
 from isoadapt.adapters import _heads
 from tests.tiny_models import save_model
 
 # Random examples may take any time: other processes decide how long a draw or a call lasts.
-settings.register_profile(
-    "few", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
-)
+slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("few", max_examples=25, **slow)
 settings.load_profile("few")
 
 
@@ -33,13 +34,54 @@ def shared() -> Path:
     return folder
 
 
-@pytest.fixture
-def fixed_penalty(monkeypatch, request):
-    """Fit logistic heads with the C their search starts from, but in tests of sample_weight."""
-    if "sample_weight" not in request.node.name:
-        fit = _heads._fit_logistic
+@contextmanager
+def _fixed_penalty():
+    fit = _heads._fit_logistic
+    with pytest.MonkeyPatch.context() as patch:
         # All rows in one fold: the others lack a class, so that C is not searched.
-        monkeypatch.setattr(_heads, "_fit_logistic", lambda *rows: fit(*rows[:3], 0 * rows[3]))
+        patch.setattr(_heads, "_fit_logistic", lambda *rows: fit(*rows[:3], 0 * rows[3]))
+        yield
+
+
+@pytest.fixture
+def fixed_penalty(request):
+    """Fit logistic heads with the C their search starts from, but in tests of sample_weight."""
+    with nullcontext() if "sample_weight" in request.node.name else _fixed_penalty():
+        yield
+
+
+@pytest.fixture(scope="module")
+def fixed_penalties():
+    """Fit all logistic heads of a module with the C their search starts from, which is fast."""
+    with _fixed_penalty():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_general_sentences():
+    """Add fewer general sentences to the fits of readouts, whatever their texts are."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("POOLED", "ALIGNED"):
+            n, share = getattr(adapted, name)
+            patch.setattr(adapted, name, (n // 5, share))
+        yield
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    """A function that makes another one note its calls: a list of `note` of their arguments."""
+
+    def spy(owner, name, note=lambda *given: given):
+        seen, called = [], getattr(owner, name)
+
+        def noted(*given, **options):
+            seen.append(note(*given))
+            return called(*given, **options)
+
+        monkeypatch.setattr(owner, name, noted)
+        return seen
+
+    return spy
 
 
 @pytest.fixture(scope="session")

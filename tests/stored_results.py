@@ -3,9 +3,7 @@
 from itertools import takewhile
 from pathlib import Path
 
-RESULTS, SPEED = (
-    Path(__file__).parents[1] / "benchmarks" / f"{n}.md" for n in ("RESULTS", "SPEED")
-)
+RESULTS, SPEED = (Path(__file__).parents[1] / f"benchmarks/{n}.md" for n in ["RESULTS", "SPEED"])
 
 
 def table(start: str) -> dict[str, dict[str, str]]:

@@ -19,9 +19,7 @@ ORDER += ["_fit_rows", "adapted", "novelty", "model_selection", "finetune", "int
 ORDER += ["cli"]
 LEAVES = ["finetune", "interop", "report", "cli"]
 MODULES = {
-    ".".join(("isoadapt", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    ): path
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))
 }
 TREES = {module: ast.parse(path.read_text()) for module, path in MODULES.items()}
@@ -105,9 +103,7 @@ def names():
         for thing in (getattr(module, name) for name in getattr(module, "__all__", [])):
             members = inspect.getmembers(thing) if inspect.isclass(thing) else []
             for each in (thing, *(value for name, value in members if not name.startswith("_"))):
-                each = inspect.unwrap(
-                    getattr(each, "fget", None) or getattr(each, "__func__", each)
-                )
+                each = inspect.unwrap(getattr(each, "fget", 0) or getattr(each, "__func__", each))
                 if str(getattr(each, "__module__", "")).startswith("isoadapt"):
                     found.add(f"{each.__module__}.{getattr(each, '__qualname__', '')}".strip("."))
     return found

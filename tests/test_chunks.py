@@ -10,51 +10,26 @@ import torch
 from sklearn.base import clone
 from torch.utils.data import DataLoader
 
-from isoadapt import (
-    AllButTheTop,
-    ClusterIsotropy,
-    FlowAdapter,
-    IsoBN,
-    LinearHead,
-    LogitPreservingWhitening,
-    Whitening,
-)
+from isoadapt import LinearHead, Whitening, adapters, metrics
 from isoadapt.geometry import Moments
-from isoadapt.metrics import (
-    anisotropy,
-    cumulative_explained_variance,
-    effective_rank,
-    isoscore,
-    isoscore_star,
-    isotropy_report,
-    mean_cosine_similarity,
-    partition_isotropy,
-    two_nn,
-)
 from tests.small_blocks import small_blocks
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 
 HEAD = LinearHead(np.eye(2, 6) + 0.1, [0.0, 0.0], [0, 1])
-IN_CHUNKS = [
-    Whitening(),
-    Whitening("pca", shrinkage="oas", n_components=3),
-    Whitening(shrinkage="ledoit-wolf"),
-    Whitening(head=HEAD, head_training="frozen"),
-    LogitPreservingWhitening(HEAD),
-    IsoBN(),
-    AllButTheTop(),
-]
-AT_ONCE = [Whitening(head="logistic"), FlowAdapter()]
+IN_CHUNKS = [Whitening(), Whitening("pca", shrinkage="oas", n_components=3)]
+IN_CHUNKS += [Whitening(shrinkage="ledoit-wolf"), Whitening(head=HEAD, head_training="frozen")]
+IN_CHUNKS += [adapters.LogitPreservingWhitening(HEAD), adapters.IsoBN(), adapters.AllButTheTop()]
+AT_ONCE = [Whitening(head="logistic"), adapters.FlowAdapter()]
 COVARIANCE_METRICS = [
-    lambda X: isoscore_star(X, np.diag(np.arange(1.0, 7.0)), zeta=0.7),
-    isoscore,
-    lambda X: isoscore(X, bias_corrected=True),
-    cumulative_explained_variance,
-    anisotropy,
-    lambda X: anisotropy(X, k=1, center=True),
-    effective_rank,
+    lambda X: metrics.isoscore_star(X, np.diag(np.arange(1.0, 7.0)), zeta=0.7),
+    metrics.isoscore,
+    lambda X: metrics.isoscore(X, bias_corrected=True),
+    metrics.cumulative_explained_variance,
+    metrics.anisotropy,
+    lambda X: metrics.anisotropy(X, k=1, center=True),
+    metrics.effective_rank,
 ]
 
 
@@ -116,7 +91,7 @@ def test_each_chunk_is_asked_for_once_and_partial_fit_goes_on(X):
             yield part
 
     Whitening().fit(chunks())
-    isoscore(chunks())
+    metrics.isoscore(chunks())
     assert log == [0, 1, 2, 0, 1, 2]
     gone_on = Whitening().fit(iter([X[:50], X[50:80]])).partial_fit(X[80:])
     assert_same_map(gone_on, Whitening().fit(X))
@@ -126,7 +101,7 @@ def test_each_chunk_is_asked_for_once_and_partial_fit_goes_on(X):
 def test_a_memory_map_of_any_dtype_is_never_held_as_a_whole(tmp_path):
     rows = np.random.default_rng(0).normal(size=(20_000, 16)).astype(np.float16)
     given = mapped(rows, tmp_path)
-    for read in (Whitening().fit, isoscore, effective_rank):
+    for read in (Whitening().fit, metrics.isoscore, metrics.effective_rank):
         read(given)  # what the first call imports is not counted
         tracemalloc.start()
         read(given)
@@ -135,7 +110,7 @@ def test_a_memory_map_of_any_dtype_is_never_held_as_a_whole(tmp_path):
         assert peak < rows.nbytes / 2  # float64 rows of one chunk: a 12th
     assert_same_map(Whitening().fit(given), Whitening().fit(rows.astype(np.float64)))
     rows[9_000] = np.nan
-    for read in (Whitening().fit, isoscore):
+    for read in (Whitening().fit, metrics.isoscore):
         with pytest.raises(ValueError, match="rows 8800 to 9199: Input X contains NaN"):
             read(mapped(rows, tmp_path))
 
@@ -169,7 +144,7 @@ def test_transform_of_a_dask_array_is_lazy_and_of_the_right_kind(dtype, chunks, 
 
 
 def test_maps_that_are_not_affine_and_unknown_numbers_of_rows(X):
-    adapter = ClusterIsotropy(random_state=0).fit(X)
+    adapter = adapters.ClusterIsotropy(random_state=0).fit(X)
     lazy = adapter.transform(da.from_array(X, chunks=(70, 6)))
     np.testing.assert_allclose(lazy.compute(), adapter.transform(X), rtol=1e-9, atol=1e-9)
     blocks, kept = da.from_array(X, chunks=(70, 6)), X[:, 0] > 100 * (X[:, 0] > 5)
@@ -203,7 +178,7 @@ BAD = [
 @pytest.mark.parametrize(("make", "message"), BAD)
 def test_bad_chunks_are_refused_and_leave_the_adapter_as_it_was(make, message, X):
     with pytest.raises(ValueError, match=message):
-        isoscore(make(X))
+        metrics.isoscore(make(X))
     adapter = Whitening().fit(X)
     before = dict(vars(adapter))
     with pytest.raises(ValueError, match=message):
@@ -218,12 +193,12 @@ def test_what_needs_all_rows_says_so_with_the_way_out(X):
         ("the embeddings whose moments", lambda: Moments().update(X)),
         (r"X\.compute\(\)", lambda: da.from_array(X, chunks=50)),
     ):
-        for call in (*(clone(adapter).fit for adapter in AT_ONCE), lambda X, _: two_nn(X)):
+        for call in (*(clone(adapter).fit for adapter in AT_ONCE), lambda X, _: metrics.two_nn(X)):
             with pytest.raises(TypeError, match=way_out):
                 call(make(), y)
-    for metric in (mean_cosine_similarity, partition_isotropy, two_nn, isotropy_report):
+    for name in ("mean_cosine_similarity", "partition_isotropy", "two_nn", "isotropy_report"):
         with pytest.raises(TypeError, match="rows at once"):
-            metric([X])
+            getattr(metrics, name)([X])
     for call, way_out in (
         (
             lambda: Whitening(shrinkage="ledoit-wolf").fit(

@@ -23,6 +23,7 @@ from isoadapt.metrics import (
     similarity_correlation,
 )
 from isoadapt.model_selection import AdapterSearchCV
+from tests.refusals import refusals
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
 rng = np.random.default_rng(0)
@@ -176,27 +177,23 @@ def test_labels_from_any_container(kind):
     assert [part.ev1 for part in reports[0].values()] == [p.ev1 for p in reports[1].values()]
 
 
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
-        (without(Y.tolist(), 7), "first in row 7"),
-        (without(Y.astype(float), 7, np.nan), "first in row 7"),
-        (pa.array(without(NAMES.tolist(), 7)), "first in row 7"),
-        (["a", 1] * 20, r"several types \(int, str\)"),
-        (objects(["a", True] * 20), r"several types \(bool, str\)"),
-        ([["a"], ["a", "b"]] * 20, "MultiLabelBinarizer"),
-        ({"y": Y}, "y is a dict"),
-        (DASK, r"y\.compute\(\)"),
-        (MASKED_ROWS, "first in row 7"),
-        (list(MASKED_ROWS), "first in row 7"),
-        (np.ma.array(NAMES, mask=MASKED_ROWS.mask), "first in row 7"),
-        (list(np.ma.array(NAMES, mask=MASKED_ROWS.mask)), "first in row 7"),
-        (pd.Series(NAMES, dtype="string").mask(MASKED_ROWS.mask), "first in row 7"),
-    ],
+test_labels_that_cannot_be_used_are_named = refusals(
+    (without(Y.tolist(), 7), "first in row 7"),
+    (without(Y.astype(float), 7, np.nan), "first in row 7"),
+    (pa.array(without(NAMES.tolist(), 7)), "first in row 7"),
+    (["a", 1] * 20, r"several types \(int, str\)"),
+    (objects(["a", True] * 20), r"several types \(bool, str\)"),
+    ([["a"], ["a", "b"]] * 20, "MultiLabelBinarizer"),
+    ({"y": Y}, "y is a dict"),
+    (DASK, r"y\.compute\(\)"),
+    (MASKED_ROWS, "first in row 7"),
+    (list(MASKED_ROWS), "first in row 7"),
+    (np.ma.array(NAMES, mask=MASKED_ROWS.mask), "first in row 7"),
+    (list(np.ma.array(NAMES, mask=MASKED_ROWS.mask)), "first in row 7"),
+    (pd.Series(NAMES, dtype="string").mask(MASKED_ROWS.mask), "first in row 7"),
+    call=lambda y: IsotropyLayer(max_epochs=1).fit(V, y),
+    errors=(TypeError, ValueError),
 )
-def test_labels_that_cannot_be_used_are_named(y, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        IsotropyLayer(max_epochs=1).fit(V, y)
 
 
 def test_weights_groups_and_values_from_any_container():

@@ -14,34 +14,18 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from isoadapt import (
     AdaptedEncoder,
-    CosRegAdapter,
     EmbeddingCache,
-    ExactIsotropyLayer,
-    FlowAdapter,
     IsotropyLayer,
-    IStarAdapter,
-    LogitPreservingWhitening,
-    PenaltyAdapter,
-    SpectrumControlAdapter,
-    TeacherReadout,
-    TopologicalEntropyAdapter,
     TransformerEncoder,
-    Whitening,
+    adapters,
     load_checkpoint,
+    losses,
 )
-from isoadapt._utils.devices import resolve_device
 from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.encoders import _opened, release
 from isoadapt.finetune import IsotropyTrainer, add_isobn
 from isoadapt.geometry import Moments, persistence_bars
 from isoadapt.interop import export_onnx, merge_into_checkpoint, to_sentence_transformer
-from isoadapt.losses import (
-    CosRegLoss,
-    IsoScoreLoss,
-    JointLoss,
-    PersistentEntropyLoss,
-    SpectrumControlLoss,
-)
 from isoadapt.model_selection import AdapterSearchCV
 from tests.finetune.runs import make_rows, quiet_arguments
 from tests.pretended_cuda import UNAVAILABLE, pretended_cuda
@@ -102,21 +86,23 @@ FITS = {
     "layer, alternating": IsotropyLayer(head_training="alternating", **SHORT),
     "layer, raw": IsotropyLayer(coordinates="raw", ridge=0.0, **SHORT),
     "layer, no validation": IsotropyLayer(validation_fraction=None, **SHORT),
-    "layer, exact": ExactIsotropyLayer(),
+    "layer, exact": adapters.ExactIsotropyLayer(),
     "layer, no head": IsotropyLayer(None, **SHORT),
     "layer, regression": IsotropyLayer("ridge", **SHORT),
-    "istar": IStarAdapter(**SHORT),
-    "istar, detached": IStarAdapter(shrinkage="detached", zeta=0.8, **SHORT),
-    "istar, negative": IStarAdapter(lam=-1, zeta=0.0, **SHORT),
-    "istar, corrected": IStarAdapter(bias_corrected=True, **SHORT),
-    "cosreg": CosRegAdapter(weight_decay=0.1, **SHORT),
-    "spectrum": SpectrumControlAdapter(**SHORT),
-    "entropy": TopologicalEntropyAdapter(**SHORT),
-    "penalty": PenaltyAdapter(torch.var, **SHORT),
-    "penalty, module": PenaltyAdapter(CountedPenalty(), lam=0.1, **SHORT),
-    "penalty, alternating": PenaltyAdapter(torch.var, head_training="alternating", **SHORT),
-    "flow": FlowAdapter(n_blocks=2, hidden=8, **SHORT),
-    "flow, head": FlowAdapter("logistic", alpha=0.5, n_blocks=2, hidden=8, **SHORT),
+    "istar": adapters.IStarAdapter(**SHORT),
+    "istar, detached": adapters.IStarAdapter(shrinkage="detached", zeta=0.8, **SHORT),
+    "istar, negative": adapters.IStarAdapter(lam=-1, zeta=0.0, **SHORT),
+    "istar, corrected": adapters.IStarAdapter(bias_corrected=True, **SHORT),
+    "cosreg": adapters.CosRegAdapter(weight_decay=0.1, **SHORT),
+    "spectrum": adapters.SpectrumControlAdapter(**SHORT),
+    "entropy": adapters.TopologicalEntropyAdapter(**SHORT),
+    "penalty": adapters.PenaltyAdapter(torch.var, **SHORT),
+    "penalty, module": adapters.PenaltyAdapter(CountedPenalty(), lam=0.1, **SHORT),
+    "penalty, alternating": adapters.PenaltyAdapter(
+        torch.var, head_training="alternating", **SHORT
+    ),
+    "flow": adapters.FlowAdapter(n_blocks=2, hidden=8, **SHORT),
+    "flow, head": adapters.FlowAdapter("logistic", alpha=0.5, n_blocks=2, hidden=8, **SHORT),
 }
 WEIGHTED = {"layer, joint", "layer, exact", "istar", "cosreg", "spectrum", "penalty, module"}
 ON_HOST = {"entropy": 3}  # points and labels to the host, where the trees are found, and back
@@ -160,7 +146,7 @@ def test_an_epoch_waits_twice(name, cuda):
 def test_a_search_equals_that_on_the_cpu(cuda):
     grid = {"lam": [0.1, 1.0], "zeta": [0.2, 0.8]}
     searches = [
-        AdapterSearchCV(IStarAdapter(device=device, **SHORT), grid, cv=2).fit(X, Y)
+        AdapterSearchCV(adapters.IStarAdapter(device=device, **SHORT), grid, cv=2).fit(X, Y)
         for device in ("cpu", "cuda")
     ]
     expected, found = (search.cv_results_["mean_test_score"] for search in searches)
@@ -173,10 +159,6 @@ def test_what_was_fitted_on_a_gpu_is_used_without_one(tmp_path):
         expected = adapter.transform(X)
         joblib.dump(adapter, tmp_path / "adapter.joblib")
     np.testing.assert_array_equal(joblib.load(tmp_path / "adapter.joblib").transform(X), expected)
-
-
-def test_auto_is_the_device_that_cuda_is(cuda):
-    assert resolve_device("auto") == resolve_device("cuda")
 
 
 # --- models --------------------------------------------------------------------------------------
@@ -211,27 +193,19 @@ def test_aligned_vectors_equal_those_of_the_cpu(checkpoint, cuda, emptied):
     def vectors(device):
         encoder = TransformerEncoder(checkpoint, device=device)
         teacher = TransformerEncoder(checkpoint, pooling="mean", device=device)
-        model = AdaptedEncoder(encoder, TeacherReadout(ridge=0.01), teacher, general=None)
+        model = AdaptedEncoder(encoder, adapters.TeacherReadout(ridge=0.01), teacher, general=None)
         return model.fit(TEXTS * 3).transform(TEXTS)
 
     np.testing.assert_allclose(vectors("auto"), vectors("cpu"), atol=1e-4)
 
 
-def test_encoding_copies_each_batch_once_and_fetches_vectors_at_the_end(
-    checkpoint, cuda, emptied, monkeypatch
-):
+def test_encoding_copies_each_batch_once_and_fetches_vectors_last(checkpoint, cuda, emptied, spy):
     encoder = TransformerEncoder(checkpoint, pooling="mean", batch_tokens=16)
     encoder.transform(TEXTS)
-    fetched, n_inputs, send = [], [], _opened.to_device
-
-    def sent(batch, device):
-        fetched.append(cuda.of("to host"))
-        n_inputs.append(len(batch))
-        return send(batch, device)
-
-    monkeypatch.setattr(_opened, "to_device", sent)
+    sent = spy(_opened, "to_device", lambda batch, _: (cuda.of("to host"), len(batch)))
     cuda.clear()
     encoder.transform(TEXTS)
+    fetched, n_inputs = zip(*sent, strict=True)
     assert len(fetched) > 2
     assert not any(fetched)
     assert cuda.of("wait") <= len(fetched)  # transformers asks whether a mask has padding
@@ -253,15 +227,14 @@ def test_a_head_is_read_from_the_device(checkpoint, cuda, emptied):
     assert encoder.open().backbone.model.device.type == "cuda"
 
 
-@pytest.mark.parametrize("penalty", [IsoScoreLoss(zeta=0.2), "anchor"])
+@pytest.mark.parametrize("penalty", [losses.IsoScoreLoss(zeta=0.2), "anchor"])
 def test_a_training_with_a_penalty_and_isobn_equals_that_on_the_cpu(penalty, cuda, tmp_path):
     found = []
     for use_cpu in (True, False):
         model = add_isobn(make_model(num_hidden_layers=1, hidden_dropout_prob=0.0))
         arguments = quiet_arguments(tmp_path, max_steps=2, use_cpu=use_cpu, logging_steps=1)
-        trainer = IsotropyTrainer(
-            model, arguments, train_dataset=make_rows(16), penalty=penalty, lam=0.5
-        )
+        options = {"train_dataset": make_rows(16), "penalty": penalty, "lam": 0.5}
+        trainer = IsotropyTrainer(model, arguments, **options)
         trainer.train()
         found.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
     np.testing.assert_allclose(*found, rtol=1e-4)
@@ -270,13 +243,15 @@ def test_a_training_with_a_penalty_and_isobn_equals_that_on_the_cpu(penalty, cud
 # --- folders and graphs --------------------------------------------------------------------------
 
 
-@pytest.mark.xdist_group("onnx")
-@pytest.mark.parametrize("write", [export_onnx, to_sentence_transformer, merge_into_checkpoint])
+GRAPH = pytest.param(export_onnx, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("write", [GRAPH, to_sentence_transformer, merge_into_checkpoint])
 def test_models_on_the_device_are_written(write, shallow, cuda, emptied, tmp_path):
     """Each function compares what it wrote with the model, and raises if they differ."""
     encoder = TransformerEncoder(shallow, device="cuda")
     merges = write is merge_into_checkpoint
-    adapter = Whitening(shrinkage=0.5) if merges else LogitPreservingWhitening()
+    adapter = adapters.Whitening(shrinkage=0.5) if merges else adapters.LogitPreservingWhitening()
     model = AdaptedEncoder(encoder, adapter).fit(TEXTS)
     if write is export_onnx:
         assert write(model, tmp_path / "served" / "model.onnx").exists()
@@ -294,14 +269,16 @@ def test_a_live_model_on_the_device_is_encoded(shallow, cuda, emptied):
 # --- losses and geometry -------------------------------------------------------------------------
 
 MEASURES = {
-    "isoscore_star": lambda Z: IsoScoreLoss(zeta=0.2)(Z, Z.detach().T.cov()),
-    "isoscore": lambda Z: IsoScoreLoss(bias_corrected=True)(Z),
-    "degenerate": lambda Z: IsoScoreLoss()(Z * 0),
-    "cosreg": CosRegLoss(),
-    "spectrum": SpectrumControlLoss(c1=2.0),
-    "entropy": PersistentEntropyLoss(),
-    "entropy of all bars": lambda Z: PersistentEntropyLoss("all")(Z, torch.arange(len(Z)) % 2),
-    "joint": lambda Z: JointLoss(0.5, "ema").to(Z.device)(Z.square().mean(), Z.var()),
+    "isoscore_star": lambda Z: losses.IsoScoreLoss(zeta=0.2)(Z, Z.detach().T.cov()),
+    "isoscore": lambda Z: losses.IsoScoreLoss(bias_corrected=True)(Z),
+    "degenerate": lambda Z: losses.IsoScoreLoss()(Z * 0),
+    "cosreg": losses.CosRegLoss(),
+    "spectrum": losses.SpectrumControlLoss(c1=2.0),
+    "entropy": losses.PersistentEntropyLoss(),
+    "entropy of all bars": lambda Z: losses.PersistentEntropyLoss("all")(
+        Z, torch.arange(len(Z)) % 2
+    ),
+    "joint": lambda Z: losses.JointLoss(0.5, "ema").to(Z.device)(Z.square().mean(), Z.var()),
     "bars": lambda Z: persistence_bars(Z).sum(),
     "moments": lambda Z: Moments().update(Z).covariance().sum() + 0 * Z.sum(),
 }

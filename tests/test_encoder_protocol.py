@@ -75,10 +75,8 @@ def test_its_head_is_taken(encoder):
     np.testing.assert_array_equal(model.predict(TEXTS), head.predict(encoder.transform(TEXTS)))
 
 
-def test_it_is_searched_and_encodes_once(encoder, monkeypatch):
-    passes, transform = [], SentenceEncoder.transform
-    noted = lambda self, X: passes.append(len(X)) or transform(self, X)  # noqa: E731
-    monkeypatch.setattr(SentenceEncoder, "transform", noted)
+def test_it_is_searched_and_encodes_once(encoder, spy):
+    passes = spy(SentenceEncoder, "transform", lambda _, X: len(X))
     adapter = IsotropyLayer(max_epochs=1, random_state=0)
     search = AdapterSearchCV(AdaptedEncoder(encoder, adapter), {"adapter__alpha": [0.3, 0.7]}, cv=2)
     search.fit(TEXTS, Y)

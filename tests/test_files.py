@@ -151,9 +151,7 @@ class TestFolders:
                 race(overwrite)
             assert contents(tmp_path) == {"model/precious": b"mine"}
 
-    def test_an_output_folder_must_be_new_or_empty_unless_it_may_be_replaced(
-        self, tmp_path, monkeypatch
-    ):
+    def test_an_output_folder_must_be_new_or_empty_or_replaceable(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("HOME", str(tmp_path))
         for name in ("a/b", "~/a/b"):

@@ -7,6 +7,7 @@ import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
 from isoadapt.metrics import match_threshold
+from tests.refusals import refusals
 from tests.small_blocks import small_blocks
 
 
@@ -66,18 +67,12 @@ def test_intervals_hold_the_true_threshold(with_queries):
     assert 88 <= held <= 100
 
 
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda: match_threshold(cone(50, 3), "0.1"), "'rate' parameter .* Got '0.1'"),
-        (lambda: match_threshold(cone(50, 3), 1), r"in the range \(0.0, 1.0\). Got 1"),
-        (lambda: match_threshold(cone(40, 3)), "of the 780 pairs .*a larger rate"),
-        (lambda: match_threshold(np.ones((50, 3))), "all rows of X are equal"),
-        (lambda: match_threshold(cone(50, 3), queries=np.ones((2, 3))), "all rows of queries"),
-        (lambda: match_threshold(cone(50, 3), queries=cone(50, 4)), "mismatch"),
-        (lambda: match_threshold([[np.nan, 1.0]] * 3), "NaN"),
-    ],
+test_what_does_not_fit_is_refused = refusals(
+    (lambda: match_threshold(cone(50, 3), "0.1"), "'rate' parameter .* Got '0.1'"),
+    (lambda: match_threshold(cone(50, 3), 1), r"in the range \(0.0, 1.0\). Got 1"),
+    (lambda: match_threshold(cone(40, 3)), "of the 780 pairs .*a larger rate"),
+    (lambda: match_threshold(np.ones((50, 3))), "all rows of X are equal"),
+    (lambda: match_threshold(cone(50, 3), queries=np.ones((2, 3))), "all rows of queries"),
+    (lambda: match_threshold(cone(50, 3), queries=cone(50, 4)), "mismatch"),
+    (lambda: match_threshold([[np.nan, 1.0]] * 3), "NaN"),
 )
-def test_what_does_not_fit_is_refused(call, word):
-    with pytest.raises(ValueError, match=word):
-        call()

@@ -27,6 +27,8 @@ from isoadapt.metrics import (
 )
 from isoadapt.metrics._points import FEWEST
 from isoadapt.metrics._report_text import REFERENCES, table
+from tests.geometry.examples import cloud
+from tests.refusals import refusals
 from tests.small_blocks import small_blocks
 
 OF_VARIANCE = [isoscore, isoscore_star, cumulative_explained_variance, anisotropy, effective_rank]
@@ -35,12 +37,6 @@ DEPEND_ON_SCALE = [isoscore_star, partition_isotropy, partition_dispersion]
 SCALARS = [*OF_VARIANCE, *OTHERS]
 SHAPES = [(40, 6), (6, 40), (2, 3), (3, 2)]
 FEW = pytest.mark.filterwarnings("ignore:(n_samples|.*labels have fewer rows)")
-
-
-def cloud(n, d, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d)) * np.arange(1, d + 1) ** -0.7
-    return X @ np.linalg.qr(rng.normal(size=(d, d)))[0] + rng.normal(size=d)
 
 
 def squared_singular_values(X, center):
@@ -314,12 +310,9 @@ def test_references_are_the_figures_of_both_encoders(encoder, shared):
 
 @pytest.mark.parametrize("metric", [*SCALARS, isotropy_report])
 def test_what_is_no_finite_matrix_is_refused(metric):
-    for X, word in (
-        ([[1.0, np.nan], [2.0, 3.0], [0.0, 1.0]], "NaN"),
-        ([[1.0, 2.0, 3.0]], "sample"),
-        ([[1.0], [2.0], [3.0]], "feature"),
-        ([1.0, 2.0, 3.0], "2D"),
-    ):
+    row, with_nan = [1.0, 2.0, 3.0], [[1.0, np.nan], [2.0, 3.0], [0.0, 1.0]]
+    column = [[each] for each in row]
+    for X, word in ((with_nan, "NaN"), ([row], "sample"), (column, "feature"), (row, "2D")):
         with pytest.raises(ValueError, match=word):
             metric(X)
 
@@ -337,16 +330,11 @@ def test_matrices_without_a_variance_that_fits_into_float64_are_refused(metric):
         metric(np.nextafter(np.full((7, 3), 0.1), np.eye(7, 3)))
 
 
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        *[(lambda X, k=k: anisotropy(X, k=k), "k=") for k in (0, 6, 1.5, "2", None)],
-        (lambda X: isoscore(X[:3], bias_corrected=True), "4"),
-        *[(lambda X, zeta=z: isoscore_star(X, zeta=zeta), "zeta") for z in (-0.01, 1.01, np.nan)],
-        (lambda X: isoscore_star(X, np.triu(np.ones((5, 5)))), "prior_cov"),
-        (lambda X: two_nn(X, discard=1), "discard"),
-    ],
+test_parameters_out_of_range_are_refused = refusals(
+    *[(lambda X, k=k: anisotropy(X, k=k), "k=") for k in (0, 6, 1.5, "2", None)],
+    (lambda X: isoscore(X[:3], bias_corrected=True), "4"),
+    *[(lambda X, zeta=z: isoscore_star(X, zeta=zeta), "zeta") for z in (-0.01, 1.01, np.nan)],
+    (lambda X: isoscore_star(X, np.triu(np.ones((5, 5)))), "prior_cov"),
+    (lambda X: two_nn(X, discard=1), "discard"),
+    call=lambda call: call(cloud(30, 5)),
 )
-def test_parameters_out_of_range_are_refused(call, word):
-    with pytest.raises(ValueError, match=word):
-        call(cloud(30, 5))

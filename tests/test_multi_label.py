@@ -17,21 +17,11 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
+from torch.autograd import grad
 from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import AutoModelForSequenceClassification
 
-from isoadapt import (
-    AdaptedEncoder,
-    CosRegAdapter,
-    ExactIsotropyLayer,
-    FlowAdapter,
-    IsotropyLayer,
-    IStarAdapter,
-    LinearHead,
-    LogitPreservingWhitening,
-    Whitening,
-    load_checkpoint,
-)
+from isoadapt import AdaptedEncoder, CosRegAdapter, LinearHead, Whitening, adapters, load_checkpoint
 from isoadapt.adapters._engine._choice import Accuracy
 from isoadapt.adapters._engine._loop import task_loss
 from isoadapt.adapters._engine._output_ridge import automatic_ridge
@@ -39,6 +29,7 @@ from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import split_rows, strata
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.model_selection import compare_adapters
+from tests.adapters.examples import class_name
 from tests.tiny_models import WORDS, logits_of, make_model, make_tokenizer, save_pair
 
 rng = np.random.default_rng(0)
@@ -60,10 +51,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:(training ended at max_epochs|this fit harms the task)"),
     pytest.mark.filterwarnings("ignore:.*rows in a batch"),
 ]
-
-
-def class_name(value):
-    return type(value).__name__ if hasattr(value, "fit") else None
 
 
 class TestHead:
@@ -102,7 +89,7 @@ class TestHead:
     @pytest.mark.usefixtures("fixed_penalty")
     def test_columns_of_a_table_belong_to_the_labels_of_their_names(self, y):
         assert HEAD.score(X, y) == HEAD.score(X, Y)
-        for adapter in (ExactIsotropyLayer(HEAD), Whitening(head=HEAD)):
+        for adapter in (adapters.ExactIsotropyLayer(HEAD), Whitening(head=HEAD)):
             expected, fitted = (clone(adapter).fit(X, each) for each in (Y, y))
             np.testing.assert_array_equal(fitted.transform(X), expected.transform(X))
             np.testing.assert_array_equal(fitted.head_.coef_, expected.head_.coef_)
@@ -139,9 +126,9 @@ def test_a_head_that_is_refitted_must_know_the_labels_too(head, y):
 # Training.
 
 KINDS = [
-    (IsotropyLayer(**ONE), OneVsRestClassifier(LogisticRegression())),
-    (IStarAdapter(**ONE), HEAD),
-    (FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE), "logistic"),
+    (adapters.IsotropyLayer(**ONE), OneVsRestClassifier(LogisticRegression())),
+    (adapters.IStarAdapter(**ONE), HEAD),
+    (adapters.FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE), "logistic"),
     (Whitening("pca", n_components=3), "logistic"),
     (Whitening(), FrozenEstimator(MultiOutputClassifier(LogisticRegression()).fit(X, Y))),
 ]
@@ -170,10 +157,7 @@ def test_the_task_loss_is_the_binary_cross_entropy():
             own = (goals[k] if goals.ndim == 3 else goals).float()
             wanted = binary_cross_entropy_with_logits(outputs[k], own, weights[:, None])
             torch.testing.assert_close(found[k], wanted)
-            gradients = (
-                torch.autograd.grad(each, outputs, retain_graph=True)[0]
-                for each in (found[k], wanted)
-            )
+            gradients = (grad(each, outputs, retain_graph=True)[0] for each in (found[k], wanted))
             torch.testing.assert_close(*gradients)
 
 
@@ -182,7 +166,7 @@ def test_first_losses_are_the_log_loss_of_the_head_and_the_exact_solver_finds_th
     still = {"balance": None, "validation_fraction": None, "random_state": 0}
     still = CosRegAdapter(HEAD, lam=0.0, lr=1e-12, **still, max_epochs=1).fit(X, Y)
     assert still.history_[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
-    exact = ExactIsotropyLayer(HEAD, alpha=1.0, ridge=0.0)
+    exact = adapters.ExactIsotropyLayer(HEAD, alpha=1.0, ridge=0.0)
     assert exact.fit(X, Y).history_[0]["loss"] == pytest.approx(expected)
     weights = rng.integers(1, 4, 240)
     free = expit(exact.fit(X, Y, weights).decision_function(X)) - Y
@@ -219,10 +203,10 @@ def test_logistic_fits_a_regression_to_each_label():
 
 
 def test_adapters_are_compared_by_the_share_of_right_rows():
-    rows, adapters = slice(160, None), {"whitening": LogitPreservingWhitening()}
+    rows, models = slice(160, None), {"whitening": adapters.LogitPreservingWhitening()}
     options = {"head": HEAD, "encoder_saw": False, "random_state": 0}
     options |= {"X_test": X[rows], "y_test": NAMED[rows]}
-    frame = compare_adapters(X[:160], NAMED[:160], adapters, **options).to_frame()
+    frame = compare_adapters(X[:160], NAMED[:160], models, **options).to_frame()
     frame = frame.query("use == 'classify'").set_index("adapter")
     assert frame.changed_predictions["whitening"] == frame.difference["whitening"] == 0
     expected = accuracy_score(Y[rows], HEAD.predict(X[rows]))
@@ -254,8 +238,8 @@ def test_adapted_encoders_are_fitted_to_an_indicator_matrix(folder, split):
     _, head, X = split
     assert head.multi_label_
     np.testing.assert_allclose(head.outputs(X), own_logits(folder), atol=1e-4)
-    model = AdaptedEncoder(folder, IsotropyLayer(**ONE)).fit(TEXTS, TARGETS)
-    alone = IsotropyLayer(head, **ONE).fit(X, TARGETS)
+    model = AdaptedEncoder(folder, adapters.IsotropyLayer(**ONE)).fit(TEXTS, TARGETS)
+    alone = adapters.IsotropyLayer(head, **ONE).fit(X, TARGETS)
     np.testing.assert_allclose(model.predict_proba(TEXTS), alone.predict_proba(X), atol=1e-6)
     assert model.score(TEXTS, TARGETS) == alone.score(X, TARGETS)
 
@@ -265,7 +249,7 @@ def test_it_is_saved_and_merged_with_its_labels(folder, split, checkpoint, tmp_p
     order = [2, 0, 1]
     names = [NAMES[label] for label in order]
     turned = LinearHead(head.coef_[order], head.intercept_[order], names, multi_label=True)
-    adapter = LogitPreservingWhitening(turned).fit(X)
+    adapter = adapters.LogitPreservingWhitening(turned).fit(X)
     loaded = load_adapter(save_adapter(adapter, tmp_path / "a", base_model=encoder))
     assert "multi_label=True" in (tmp_path / "a" / "README.md").read_text()
     with pytest.raises(ValueError, match="repair nothing"):

@@ -10,6 +10,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from isoadapt import NoveltyDetector
+from tests.refusals import refusals
 from tests.small_blocks import small_blocks
 
 
@@ -95,18 +96,12 @@ def test_copies_do_not_change_the_limit_and_fitted_detectors_are_stored(tmp_path
     assert clone(detector).get_params() == {"rate": 0.1}
 
 
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda X: NoveltyDetector(rate=0).fit(X), "'rate' parameter .* Got 0"),
-        (lambda X: NoveltyDetector().fit(X, groups=[1, 2]), "groups has shape"),
-        (lambda X: NoveltyDetector().fit(X, groups=np.ones(60)), "of the groups.*pass others"),
-        (lambda X: NoveltyDetector().fit(np.ones((9, 3))), "all rows of X are equal"),
-        (lambda X: NoveltyDetector().fit(X, X_calibration=X[:, :3]), "X_calibration: X has 3"),
-        (lambda X: NoveltyDetector().fit(X, X_calibration=X * np.nan), "X_calibration: .*NaN"),
-    ],
+test_what_does_not_fit_is_refused = refusals(
+    (lambda X: NoveltyDetector(rate=0).fit(X), "'rate' parameter .* Got 0"),
+    (lambda X: NoveltyDetector().fit(X, groups=[1, 2]), "groups has shape"),
+    (lambda X: NoveltyDetector().fit(X, groups=np.ones(60)), "of the groups.*pass others"),
+    (lambda X: NoveltyDetector().fit(np.ones((9, 3))), "all rows of X are equal"),
+    (lambda X: NoveltyDetector().fit(X, X_calibration=X[:, :3]), "X_calibration: X has 3"),
+    (lambda X: NoveltyDetector().fit(X, X_calibration=X * np.nan), "X_calibration: .*NaN"),
+    call=lambda call: call(draw(60, 0)),
 )
-@pytest.mark.filterwarnings("ignore:invalid value")
-def test_what_does_not_fit_is_refused(call, word):
-    with pytest.raises(ValueError, match=word):
-        call(draw(60, 0))

@@ -3,7 +3,7 @@
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -62,6 +62,11 @@ STATES = {
     "unchecked": lambda: sklearn.config_context(assume_finite=True, skip_parameter_validation=True),
     "routing": lambda: sklearn.config_context(enable_metadata_routing=True),
 }
+
+
+# Each door is entered in all states at once that can be together, and some of them in each state.
+ONE_OF = ["inference_mode", "bfloat16", "polars"], ["no_grad", "float64", "pandas"]
+TOGETHER = [[state for state in STATES if state not in others] for others in ONE_OF]
 
 
 def adapted(name):
@@ -123,11 +128,20 @@ def plain(checkpoint):
     "ignore:this fit harms",
     "ignore:training ended",
 )
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("door", DOORS)
-def test_results_do_not_depend_on_the_state_around_a_call(door, state, plain, checkpoint):
+@pytest.mark.parametrize(
+    ("door", "states"),
+    [(door, states) for door in DOORS for states in TOGETHER]
+    + [
+        (door, [state])
+        for door in ("IsotropyLayer", "metrics", "AdaptedEncoder")
+        for state in STATES
+    ],
+)
+def test_results_do_not_depend_on_the_state_around_a_call(door, states, plain, checkpoint):
     expected = plain(door)
-    with STATES[state](), warnings.catch_warnings():
+    with ExitStack() as stack, warnings.catch_warnings():
+        for state in states:
+            stack.enter_context(STATES[state]())
         found = DOORS[door](checkpoint)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-6, atol=1e-6)
@@ -158,13 +172,8 @@ def test_a_service_without_a_standard_error_stream(checkpoint, monkeypatch):
     ADAPTERS["IsotropyLayer"](HEAD, max_epochs=1, verbose=1).fit(X, Y)
 
 
-def test_other_threads_keep_their_data_type_during_a_fit(monkeypatch):
-    def seen(*args):
-        found.append(torch.get_default_dtype())
-        return update(*args)
-
-    found, update = [], Moments.update
-    monkeypatch.setattr(Moments, "update", seen)
+def test_other_threads_keep_their_data_type_during_a_fit(spy):
+    found = spy(Moments, "update", lambda *_: torch.get_default_dtype())
     with default_dtype(torch.float64):
         adapted("IsotropyLayer")
         measured()

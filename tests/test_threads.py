@@ -13,12 +13,6 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from isoadapt import IsoBN, IsotropyLayer, LinearHead, TransformerEncoder, Whitening, metrics
 from isoadapt._utils import threads
-from isoadapt._utils.threads import (
-    one_blas_thread_if_small,
-    one_torch_thread,
-    settle_threads,
-    workers,
-)
 from isoadapt.encoders import _opened
 from isoadapt.geometry import Moments, _moments
 from tests.tiny_models import make_model, make_tokenizer
@@ -38,9 +32,7 @@ def blas():
 def blas_threads():
     """Number of threads of NumPy's BLAS; one built with OpenMP, as of faiss, has one per thread."""
     libraries = blas().info()
-    return next(
-        each["num_threads"] for each in libraries if each.get("threading_layer") != "openmp"
-    )
+    return next(one["num_threads"] for one in libraries if one.get("threading_layer") != "openmp")
 
 
 def counts():
@@ -69,7 +61,7 @@ def test_overlapping_threads_have_one_each_until_they_leave(used_torch, first_ou
     pools[2].submit(torch.get_num_threads).result()
     contexts = [ExitStack(), ExitStack()]
     for pool, context in zip(pools, contexts, strict=False):
-        pool.submit(context.enter_context, one_torch_thread()).result()
+        pool.submit(context.enter_context, threads.one_torch_thread()).result()
         assert pool.submit(torch.get_num_threads).result() == 1
         assert pools[2].submit(torch.get_num_threads).result() == 3
     for i in (first_out, 1 - first_out):
@@ -82,10 +74,10 @@ def test_overlapping_threads_have_one_each_until_they_leave(used_torch, first_ou
 
 
 def test_small_products_of_blas_run_in_one_thread_and_large_ones_in_all():
-    with one_blas_thread_if_small(np.empty((1000, 384))):
+    with threads.one_blas_thread_if_small(np.empty((1000, 384))):
         assert counts() == (3, 3, 1)
     for X in (*map(np.empty, ((100_000, 384), (10, 2048), (3,))), [[1.0]]):
-        with one_blas_thread_if_small(X):
+        with threads.one_blas_thread_if_small(X):
             assert blas_threads() == 2
     assert counts() == (3, 3, 2)
 
@@ -95,8 +87,8 @@ def test_another_python_thread_than_the_first_can_be_the_last():
     X, first, second = np.empty((10, 10)), ExitStack(), ExitStack()
     with ThreadPoolExecutor(1) as pool, first, second:  # which both close if this test fails
         for _ in range(2):
-            pool.submit(first.enter_context, one_blas_thread_if_small(X)).result()
-            second.enter_context(one_blas_thread_if_small(X))
+            pool.submit(first.enter_context, threads.one_blas_thread_if_small(X)).result()
+            second.enter_context(threads.one_blas_thread_if_small(X))
             pool.submit(first.close).result()
             assert blas_threads() == 1
             second.close()
@@ -105,10 +97,9 @@ def test_another_python_thread_than_the_first_can_be_the_last():
 
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("call", [Whitening().fit, metrics.isoscore, metrics.isotropy_report])
-def test_moments_of_few_rows_are_computed_in_one_blas_thread(monkeypatch, call, small):
-    seen, update = [], Moments.update
+def test_moments_of_few_rows_are_computed_in_one_blas_thread(monkeypatch, spy, call, small):
     monkeypatch.setattr(threads, "_SMALL", threads._SMALL * small)
-    monkeypatch.setattr(Moments, "update", lambda *a: seen.append(blas_threads()) or update(*a))
+    seen = spy(Moments, "update", lambda *_: blas_threads())
     call(X=np.random.default_rng(0).normal(size=(60, 4)))
     assert set(seen) == {1 if small else 2}
     assert counts() == (3, 3, 2)
@@ -201,19 +192,12 @@ def test_small_steps_run_in_one_in_four_threads_of_which_one_raises():
 
 
 @pytest.mark.parametrize(("n", "n_texts", "each"), [(4, 40, 2), (4, 15, 4), (3, 40, 3)])
-def test_many_texts_are_encoded_in_two_threads_that_share_those_of_torch(
-    monkeypatch, n, n_texts, each
-):
+def test_many_texts_are_encoded_in_two_threads_that_share_those_of_torch(spy, n, n_texts, each):
     torch.set_num_threads(n)
     texts = [" ".join(["cat", "dog"] * (1 + i)) for i in range(n_texts)]
-    seen, copies, embed, copy = [], [], _opened.embed_batch, _opened.eval_copy
-
-    def watched(backbone, *args):
-        seen.append((backbone.model, torch.get_num_threads()))
-        return embed(backbone, *args)
-
-    monkeypatch.setattr(_opened, "embed_batch", watched)
-    monkeypatch.setattr(_opened, "eval_copy", lambda m: copies.append(len(seen)) or copy(m))
+    called = lambda backbone, *_: (backbone.model, torch.get_num_threads())  # noqa: E731
+    seen = spy(_opened, "embed_batch", called)
+    copies = spy(_opened, "eval_copy", lambda *_: len(seen))
     encoder = TransformerEncoder((make_model(), make_tokenizer()), batch_tokens=64)
     found = encoder.transform(texts)
     models, numbers = zip(*seen[2:], strict=True)
@@ -231,7 +215,7 @@ def test_a_python_thread_that_starts_meanwhile_has_all_threads_of_torch(monkeypa
     others, found, set_number = [], [], torch.set_num_threads
 
     def start():
-        settle_threads()
+        threads.settle_threads()
         found.append(torch.get_num_threads())
 
     def watched(number):
@@ -241,7 +225,7 @@ def test_a_python_thread_that_starts_meanwhile_has_all_threads_of_torch(monkeypa
         others[-1].join(0.05)
 
     monkeypatch.setattr(torch, "set_num_threads", watched)
-    with workers(2):
+    with threads.workers(2):
         for other in others:
             other.join()
     assert found == [4] * len(others)

@@ -5,19 +5,11 @@ import torch
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 
-from isoadapt import LinearHead
-from isoadapt.adapters import (
-    Affine,
-    CosRegAdapter,
-    IsotropyLayer,
-    IStarAdapter,
-    SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
-)
+from isoadapt import LinearHead, adapters
 from isoadapt.adapters._engine._network import AdapterNetwork
 
-PENALISED = [IsotropyLayer, IStarAdapter, CosRegAdapter, SpectrumControlAdapter]
-PENALISED += [TopologicalEntropyAdapter]
+PENALISED = [adapters.IsotropyLayer, adapters.IStarAdapter, adapters.CosRegAdapter]
+PENALISED += [adapters.SpectrumControlAdapter, adapters.TopologicalEntropyAdapter]
 
 
 def cone_with_head(n=600):
@@ -31,7 +23,7 @@ def cone_with_head(n=600):
 def network_and_points(d=5, n=60, members=1):
     """A network with changed parameters, and input points."""
     rng = np.random.default_rng(0)
-    start = Affine(np.eye(d) + 0.3 * rng.normal(size=(d, d)), rng.normal(size=d))
+    start = adapters.Affine(np.eye(d) + 0.3 * rng.normal(size=(d, d)), rng.normal(size=d))
     network = AdapterNetwork([start] * members, [])
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -48,6 +40,11 @@ def distance_from(head, X):
         return -float(np.abs(outputs[:, None] - starts[None]).sum(2).min(1).mean())
 
     return scoring
+
+
+def class_name(value):
+    """The name of a test's case that is an estimator."""
+    return type(value).__name__ if hasattr(value, "fit") else None
 
 
 def mean_log(model, X, y):

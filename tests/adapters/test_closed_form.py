@@ -111,13 +111,8 @@ def test_automatic_shrinkage_is_as_good_for_new_rows_as_the_better_of_two_rules(
     assert automatic > max(others) - 0.015
 
 
-MOMENTS_ADAPTERS = [
-    Whitening(),
-    Whitening(shrinkage="oas", strength=0.5),
-    LogitPreservingWhitening(head=make_head(5, 2)),
-    IsoBN(),
-    AllButTheTop(3),
-]
+MOMENTS_ADAPTERS = [Whitening(), Whitening(shrinkage="oas", strength=0.5), IsoBN(), AllButTheTop(3)]
+MOMENTS_ADAPTERS += [LogitPreservingWhitening(head=make_head(5, 2))]
 
 
 @settings(max_examples=20)

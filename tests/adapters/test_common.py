@@ -6,7 +6,6 @@ from copy import copy
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
@@ -15,23 +14,7 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from skops.io import dumps, get_untrusted_types, loads
 
-from isoadapt import (
-    AffineAdapter,
-    AllButTheTop,
-    ClusterIsotropy,
-    CosRegAdapter,
-    ExactIsotropyLayer,
-    FlowAdapter,
-    IsoBN,
-    IsotropyLayer,
-    IStarAdapter,
-    LogitPreservingWhitening,
-    PenaltyAdapter,
-    SpectrumControlAdapter,
-    TeacherReadout,
-    TopologicalEntropyAdapter,
-    Whitening,
-)
+from isoadapt import PenaltyAdapter, Whitening, adapters
 from isoadapt.adapters._registry import ADAPTERS as REGISTERED
 
 # With few epochs and few rows the scores still rise at the end, or fall.
@@ -59,29 +42,29 @@ FLOW = {"n_blocks": 2, "hidden": 8}
 
 # A pairwise choice: each class with each kind of head, and each value of each parameter once.
 ADAPTERS = [
-    IsotropyLayer(**JUDGED),
-    IsotropyLayer("ridge", coordinates="raw", balance=None, **NOT_JUDGED),
-    ExactIsotropyLayer(head=None),
-    IStarAdapter(zeta=0.0, **NOT_JUDGED),
-    IStarAdapter(head_training="alternating", balance="cumulative", **JUDGED),
-    IStarAdapter("ridge", lam=-1.0, shrinkage="detached", **NOT_JUDGED),
-    IStarAdapter(None, bias_corrected=True, **NOT_JUDGED),
-    CosRegAdapter("ridge", coordinates="whitened", balance="ema", **NOT_JUDGED),
-    SpectrumControlAdapter("ridge", decay="exponential", **NOT_JUDGED),
-    SpectrumControlAdapter(head_training="joint", **NOT_JUDGED),
-    TopologicalEntropyAdapter(**JUDGED),
-    TopologicalEntropyAdapter(None, bars="all", coordinates="whitened", **NOT_JUDGED),
+    adapters.IsotropyLayer(**JUDGED),
+    adapters.IsotropyLayer("ridge", coordinates="raw", balance=None, **NOT_JUDGED),
+    adapters.ExactIsotropyLayer(head=None),
+    adapters.IStarAdapter(zeta=0.0, **NOT_JUDGED),
+    adapters.IStarAdapter(head_training="alternating", balance="cumulative", **JUDGED),
+    adapters.IStarAdapter("ridge", lam=-1.0, shrinkage="detached", **NOT_JUDGED),
+    adapters.IStarAdapter(None, bias_corrected=True, **NOT_JUDGED),
+    adapters.CosRegAdapter("ridge", coordinates="whitened", balance="ema", **NOT_JUDGED),
+    adapters.SpectrumControlAdapter("ridge", decay="exponential", **NOT_JUDGED),
+    adapters.SpectrumControlAdapter(head_training="joint", **NOT_JUDGED),
+    adapters.TopologicalEntropyAdapter(**JUDGED),
+    adapters.TopologicalEntropyAdapter(None, bars="all", coordinates="whitened", **NOT_JUDGED),
     PenaltyAdapter(Variance(), coordinates="raw", **NOT_JUDGED),
-    FlowAdapter("ridge", alpha=0.5, balance=None, **FLOW, **NOT_JUDGED),
-    FlowAdapter(coupling="additive", **FLOW, **JUDGED),
-    Whitening("pca", head="logistic", n_components=2, shrinkage="ledoit-wolf", strength=0.5),
+    adapters.FlowAdapter("ridge", alpha=0.5, balance=None, **FLOW, **NOT_JUDGED),
+    adapters.FlowAdapter(coupling="additive", **FLOW, **JUDGED),
+    Whitening("pca", n_components=2, head="logistic", shrinkage="ledoit-wolf", strength=0.5),
     Whitening(shrinkage="oas"),
-    LogitPreservingWhitening(preserve="differences", strength=0.5),
-    IsoBN(beta=1.0, head="ridge", head_training="frozen"),
-    AffineAdapter(),
-    AllButTheTop(head="logistic"),
-    ClusterIsotropy(n_clusters=2, head="ridge"),
-    TeacherReadout(ridge=0.1),
+    adapters.LogitPreservingWhitening(preserve="differences", strength=0.5),
+    adapters.IsoBN(beta=1.0, head="ridge", head_training="frozen"),
+    adapters.AffineAdapter(),
+    adapters.AllButTheTop(head="logistic"),
+    adapters.ClusterIsotropy(n_clusters=2, head="ridge"),
+    adapters.TeacherReadout(ridge=0.1),
 ]
 ADAPTERS += [cls() for cls in REGISTERED.values() if cls not in set(map(type, ADAPTERS))]
 
@@ -93,14 +76,10 @@ def changed(adapter, **changes):
 
 
 # One estimator of each base class passes all checks of scikit-learn.
-EVERY_CHECK = [
-    IsotropyLayer(max_epochs=1, validation_fraction=None),
-    ExactIsotropyLayer(),
-    FlowAdapter(max_epochs=1, **FLOW),
-    Whitening("pca", n_components=2),
-    LogitPreservingWhitening("ridge"),
-    TeacherReadout(),
-]
+EVERY_CHECK = [adapters.IsotropyLayer(max_epochs=1, validation_fraction=None)]
+EVERY_CHECK += [adapters.FlowAdapter(max_epochs=1, **FLOW), Whitening("pca", n_components=2)]
+EVERY_CHECK += [adapters.ExactIsotropyLayer(), adapters.LogitPreservingWhitening("ridge")]
+EVERY_CHECK += [adapters.TeacherReadout()]
 
 
 @parametrize_with_checks(EVERY_CHECK)
@@ -117,7 +96,7 @@ def test_scikit_learn_checks_of_every_configuration(estimator, check):
 # The last of each class, without a head, on which outputs do not depend, if one is not needed.
 ONE_OF_EACH = [
     each
-    if isinstance(each, LogitPreservingWhitening)
+    if isinstance(each, adapters.LogitPreservingWhitening)
     else changed(each, head=None, head_training="frozen", max_epochs=1)
     for each in {type(each): each for each in ADAPTERS}.values()
 ]
@@ -176,9 +155,7 @@ class TestEveryAdapter:
             for name in ("moments_", "head_"):
                 assert repr(getattr(again, name, None)) == repr(getattr(fitted, name, None))
 
-    def test_affine_map_and_inverse_are_those_of_the_transform_in_float64(
-        self, adapter, blobs, fitted_once
-    ):
+    def test_affine_map_and_inverse_are_those_of_the_transform(self, adapter, blobs, fitted_once):
         X, fitted = blobs[0], fitted_once(adapter)
         Z, single = fitted.transform(X), X.astype(np.float32)
         expected = fitted.transform(single.astype(float)).astype(np.float32)
@@ -191,21 +168,11 @@ class TestEveryAdapter:
         if not hasattr(adapter, "inverse_transform"):
             return
         back = fitted.inverse_transform(Z)
-        if isinstance(adapter, AllButTheTop) or getattr(adapter, "n_components", None):
+        if isinstance(adapter, adapters.AllButTheTop) or getattr(adapter, "n_components", None):
             np.testing.assert_allclose(fitted.transform(back), Z, atol=1e-9)
             assert np.linalg.matrix_rank(back) < X.shape[1]
         else:
             np.testing.assert_allclose(back, X, atol=1e-6)
-
-    def test_fit_to_a_frame_is_that_to_the_array(self, adapter, blobs, fitted_once):
-        X, y = blobs
-        names = [f"e{i}" for i in range(6)]
-        kind = pl.DataFrame if isinstance(adapter, IsotropyLayer | Whitening) else pd.DataFrame
-        frame = kind(dict(zip(names, X.T, strict=True)))
-        fitted = changed(adapter, random_state=0).fit(frame, y)
-        assert list(fitted.feature_names_in_) == names
-        expected = fitted_once(adapter).transform(X)
-        np.testing.assert_array_equal(fitted.transform(frame), expected)
 
     def test_failed_fit_leaves_the_estimator_unchanged(self, adapter, blobs, fitted_once):
         fitted = copy(fitted_once(adapter))
@@ -223,7 +190,7 @@ def test_outputs_are_bounded_for_any_shape_and_global_generators_left_alone(adap
         X, y = rng.normal(size=(n, d)), np.arange(n) % 2
         X[:, : len(dead)] *= dead
         new = rng.normal(size=(20, d))
-        if isinstance(adapter, TeacherReadout):  # which standardises every column that varies
+        if isinstance(adapter, adapters.TeacherReadout):  # standardises every column that varies
             new[:, : len(dead)] *= dead
         Z = clone(adapter).fit(X, y).transform(new)
         assert np.abs(Z).max() < 1e4  # and finite

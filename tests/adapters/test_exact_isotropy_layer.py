@@ -13,10 +13,7 @@ from isoadapt.metrics import isoscore
 from isoadapt.metrics._points import score_of
 from tests.adapters.examples import cone_with_head
 
-
-@pytest.fixture(scope="module")
-def cone():
-    return cone_with_head(1200)
+X, Y, HEAD = cone_with_head(1200)
 
 
 def test_gradient_and_ridge():
@@ -56,41 +53,38 @@ def test_penalty_is_one_minus_the_best_isoscore():
 
 @pytest.mark.parametrize("scale", [1e-100, 1.0])
 def test_without_a_head_it_whitens_and_keeps_the_mean_and_the_total_variance(scale):
-    X = np.random.default_rng(0).normal(size=(6000, 5)) * np.arange(1, 6) + 3
-    layer = ExactIsotropyLayer(head=None).fit(scale * X)
-    Z = layer.transform(scale * X) / scale
-    np.testing.assert_allclose(Z.mean(0), X.mean(0), atol=1e-9)
-    assert Z.var(0).sum() == pytest.approx(X.var(0).sum(), rel=1e-9)
-    assert isoscore(Z) > 0.99 > isoscore(X)
-    assert layer.score(scale * X) == pytest.approx(isoscore(Z))
+    rows = np.random.default_rng(0).normal(size=(6000, 5)) * np.arange(1, 6) + 3
+    layer = ExactIsotropyLayer(head=None).fit(scale * rows)
+    Z = layer.transform(scale * rows) / scale
+    np.testing.assert_allclose(Z.mean(0), rows.mean(0), atol=1e-9)
+    assert Z.var(0).sum() == pytest.approx(rows.var(0).sum(), rel=1e-9)
+    assert isoscore(Z) > 0.99 > isoscore(rows)
+    assert layer.score(scale * rows) == pytest.approx(isoscore(Z))
     assert not hasattr(layer, "predict")
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 0.5, 0.99])
-def test_loss_falls_isoscore_is_high_and_the_row_space_is_uncorrelated(cone, alpha):
-    X, y, head = cone
-    layer = ExactIsotropyLayer(head=head, alpha=alpha).fit(X, y)
+def test_loss_falls_isoscore_is_high_and_the_row_space_is_uncorrelated(alpha):
+    layer = ExactIsotropyLayer(head=HEAD, alpha=alpha).fit(X, Y)
     Z = layer.transform(X)
-    cov = np.cov(np.linalg.svd(head.coef_)[2] @ Z.T)
+    cov = np.cov(np.linalg.svd(HEAD.coef_)[2] @ Z.T)
     np.testing.assert_allclose(cov[0, 1:], 0, atol=1e-9)
     assert layer.history_[-1]["loss"] < layer.history_[0]["loss"]
     assert isoscore(Z) > 0.8
     assert np.abs(Z).max() < 1e3
 
 
-def test_a_smaller_alpha_gives_the_penalty_its_share_of_the_loss(cone):
-    X, y, _ = cone
+def test_a_smaller_alpha_gives_the_penalty_its_share_of_the_loss():
     head = LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 2])  # one of rank 1 has no penalty
     halves, tenth = (
-        ExactIsotropyLayer(head, alpha=alpha).fit(X, y).history_[0]["loss"] for alpha in (0.5, 0.1)
+        ExactIsotropyLayer(head, alpha=alpha).fit(X, Y).history_[0]["loss"] for alpha in (0.5, 0.1)
     )
-    task = log_loss(y, head.predict_proba(X), labels=[0, 1, 2])
+    task = log_loss(Y, head.predict_proba(X), labels=[0, 1, 2])
     assert halves > task + 0.01
     assert tenth == pytest.approx(task + 9 * (halves - task))
 
 
-def test_directions_outside_the_row_space_are_kept_without_penalty(cone):
-    X, y, head = cone
-    layer = ExactIsotropyLayer(head=head, alpha=1.0).fit(X, y)
-    outside = np.linalg.svd(head.coef_)[2][1:]
+def test_directions_outside_the_row_space_are_kept_without_penalty():
+    layer = ExactIsotropyLayer(head=HEAD, alpha=1.0).fit(X, Y)
+    outside = np.linalg.svd(HEAD.coef_)[2][1:]
     np.testing.assert_allclose(layer.transform(X) @ outside.T, X @ outside.T, atol=1e-8)

@@ -11,22 +11,13 @@ from isoadapt.metrics import isoscore
 from tests.adapters.examples import cone_with_head, mean_log
 
 ONE = {"max_epochs": 1, "random_state": 0}
-
-
-@pytest.fixture(scope="module")
-def cone():
-    return cone_with_head(1200)
-
-
-@pytest.fixture(scope="module")
-def rows(cone):
-    X, y, head = cone
-    return X[:200], y[:200], head
+CONE = cone_with_head(1200)
+ROWS = CONE[0][:200], CONE[1][:200], CONE[2]
 
 
 class TestMiniBatch:
-    def test_isoscore_rises_with_the_penalty_only_and_the_task_is_kept(self, cone):
-        X, y, head = cone
+    def test_isoscore_rises_with_the_penalty_only_and_the_task_is_kept(self):
+        X, y, head = CONE
         rows, labels, new = X[:300], y[:300], X[600:]
         layer = IsotropyLayer(head=head, random_state=0).fit(rows, labels)
         assert isoscore(layer.transform(new)) > 4 * isoscore(new)
@@ -36,8 +27,8 @@ class TestMiniBatch:
         assert losses[0] < losses[1]
         assert isoscore(control.transform(rows)) < isoscore(layer.transform(rows)) / 3
 
-    def test_a_smaller_alpha_gives_the_penalty_its_share_of_the_loss(self, rows):
-        X, y, head = rows
+    def test_a_smaller_alpha_gives_the_penalty_its_share_of_the_loss(self):
+        X, y, head = ROWS
         options = {"balance": None, "lr": 1e-12, "ridge": 0.0, "validation_fraction": None, **ONE}
         halves, tenth = (
             IsotropyLayer(head, alpha=alpha, **options).fit(X, y).history_[0]["train_loss"]
@@ -50,10 +41,8 @@ class TestMiniBatch:
         ("head_training", "coordinates"),
         [("frozen", "whitened"), ("joint", "raw"), ("alternating", "whitened")],
     )
-    def test_map_and_head_score_as_the_network_did_in_validation(
-        self, rows, head_training, coordinates
-    ):
-        X, y, head = rows
+    def test_map_and_head_score_as_the_network_did_in_validation(self, head_training, coordinates):
+        X, y, head = ROWS
         options = {"coordinates": coordinates, "lr": 0.01, "max_epochs": 2}
         options |= {"head_training": head_training, "scoring": mean_log, "random_state": 0}
         layer = IsotropyLayer(head, **options)
@@ -64,8 +53,8 @@ class TestMiniBatch:
         kept = layer.history_[layer.best_epoch_]["valid_score"]
         assert mean_log(layer, X[held], y[held]) == pytest.approx(kept, rel=1e-4)
 
-    def test_first_epoch_of_alternating_is_that_of_a_frozen_head_at_the_full_rate(self, rows):
-        X, y, head = rows
+    def test_first_epoch_of_alternating_is_that_of_a_frozen_head_at_the_full_rate(self):
+        X, y, head = ROWS
         alternating, frozen, joint = (
             IsotropyLayer(head, head_training=each, lr=0.01, lr_schedule=schedule, **ONE).fit(X, y)
             for each, schedule in (
@@ -78,8 +67,8 @@ class TestMiniBatch:
         np.testing.assert_allclose(alternating.transform(X), frozen.transform(X), rtol=1e-6)
         assert not np.allclose(joint.transform(X), frozen.transform(X), rtol=1e-4)
 
-    def test_automatic_rate_is_ten_times_as_large_outside_the_row_space_of_the_head(self, rows):
-        X, y, head = rows
+    def test_automatic_rate_is_ten_times_as_large_outside_the_row_space_of_the_head(self):
+        X, y, head = ROWS
         options = {"batch_size": 200, "validation_fraction": None, **ONE}
         automatic, small, large = (
             IsotropyLayer(head, lr=lr, **options).fit(X, y).map_.matrix

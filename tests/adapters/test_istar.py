@@ -63,9 +63,7 @@ class TestExactShrinkage:
         assert gradient.abs().max() < 1e-8
         with torch.no_grad():  # after the epoch, the validation sees the weights of its end
             network.weight.mul_(torch.linspace(1, 3, 5)[:, None])
-            after = [
-                each(network(points).points, None, network).item() for each in (detached, exact)
-            ]
+            after = [one(network(points).points, None, network).item() for one in (detached, exact)]
         assert after[0] == pytest.approx(after[1])
         assert abs(after[0] - same.item()) > 1e-3
 

@@ -14,19 +14,8 @@ from sklearn.multioutput import MultiOutputRegressor
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
-from isoadapt import (
-    AllButTheTop,
-    ClusterIsotropy,
-    CosRegAdapter,
-    ExactIsotropyLayer,
-    FlowAdapter,
-    IsoBN,
-    IsotropyLayer,
-    IStarAdapter,
-    LinearHead,
-    LogitPreservingWhitening,
-    Whitening,
-)
+from isoadapt import LinearHead, LogitPreservingWhitening, adapters
+from tests.adapters.examples import class_name
 
 X, Y = make_classification(120, 6, n_informative=4, n_classes=3, random_state=0)
 X = X * [1, 2, 3, 1, 1, 9] + 1
@@ -41,24 +30,20 @@ LASSO = MultiOutputRegressor(Lasso(alpha=0.5)), np.column_stack([VALUES, X[:, 0]
 RIDGE = Ridge(alpha=40), VALUES
 KEEP = [
     (LogitPreservingWhitening(), *SEARCHED),
-    (ExactIsotropyLayer(), *SEVERAL),
-    (IStarAdapter(**ONE), *LOGISTIC),
-    (CosRegAdapter(**ONE), *LASSO),
-    (FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE), *RIDGE),
-    (IsoBN(head_training="frozen"), *SEVERAL),
-    (ClusterIsotropy(head_training="frozen", random_state=0), *RIDGE),
+    (adapters.ExactIsotropyLayer(), *SEVERAL),
+    (adapters.IStarAdapter(**ONE), *LOGISTIC),
+    (adapters.CosRegAdapter(**ONE), *LASSO),
+    (adapters.FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE), *RIDGE),
+    (adapters.IsoBN(head_training="frozen"), *SEVERAL),
+    (adapters.ClusterIsotropy(head_training="frozen", random_state=0), *RIDGE),
 ]
 REFIT = [
-    (Whitening("pca", n_components=3), *LASSO),
-    (FlowAdapter(n_blocks=2, hidden=8, **ONE), *LOGISTIC),
-    (IsoBN(), *SEARCHED),
-    (AllButTheTop(), *RIDGE),
-    (ClusterIsotropy(random_state=0), *SEVERAL),
+    (adapters.Whitening("pca", n_components=3), *LASSO),
+    (adapters.FlowAdapter(n_blocks=2, hidden=8, **ONE), *LOGISTIC),
+    (adapters.IsoBN(), *SEARCHED),
+    (adapters.AllButTheTop(), *RIDGE),
+    (adapters.ClusterIsotropy(random_state=0), *SEVERAL),
 ]
-
-
-def class_name(value):
-    return type(value).__name__ if hasattr(value, "fit") else None
 
 
 class TestUnfittedEstimator:
@@ -87,11 +72,11 @@ class TestUnfittedEstimator:
 
 
 def test_kind_and_parameters_are_known_before_fit():
-    adapter = IsotropyLayer(LogisticRegression(C=0.1))
+    adapter = adapters.IsotropyLayer(LogisticRegression(C=0.1))
     assert is_classifier(adapter)
-    assert is_regressor(Whitening(head=Ridge()))
+    assert is_regressor(adapters.Whitening(head=Ridge()))
     assert hasattr(adapter, "predict_proba")
-    assert not hasattr(IsotropyLayer(Ridge()), "predict_proba")
+    assert not hasattr(adapters.IsotropyLayer(Ridge()), "predict_proba")
     assert clone(adapter).set_params(head__C=7).head.C == 7
     assert adapter.head.C == adapter.get_params()["head__C"] == 0.1
 
@@ -113,6 +98,9 @@ def test_invalid_heads_are_refused():
         (FrozenEstimator(LogisticRegression()), "fit it first"),
         (StandardScaler(), "'head' parameter"),
     ):
-        for adapter in (CosRegAdapter(head, **ONE), IsoBN(head=head, head_training="frozen")):
+        for adapter in (
+            adapters.CosRegAdapter(head, **ONE),
+            adapters.IsoBN(head=head, head_training="frozen"),
+        ):
             with pytest.raises(ValueError, match=word):
                 adapter.fit(X, NAMES)

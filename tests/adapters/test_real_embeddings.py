@@ -10,14 +10,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from isoadapt import (
-    CosRegAdapter,
-    ExactIsotropyLayer,
-    IsoBN,
-    IsotropyLayer,
-    IStarAdapter,
-    LinearHead,
-)
+from isoadapt import LinearHead, adapters
 from isoadapt.adapters import LogitPreservingWhitening, TopologicalEntropyAdapter
 from isoadapt.metrics import anisotropy, cumulative_explained_variance, isoscore, two_nn
 
@@ -56,7 +49,7 @@ class TestEveryTask:
         adapter = LogitPreservingWhitening(head=task.head).fit(task.X)
         assert isoscore(adapter.transform(X), bias_corrected=True) >= 0.55
         np.testing.assert_array_equal(adapter.predict(X), task.head.predict(X))
-        Z = IsoBN().fit(task.X).transform(X)
+        Z = adapters.IsoBN().fit(task.X).transform(X)
         before = cumulative_explained_variance(X, k=1)
         assert cumulative_explained_variance(Z, k=1) < before
 
@@ -64,8 +57,8 @@ class TestEveryTask:
     def test_both_layers_repair_them_and_lose_at_most_a_standard_error(self, load, name):
         task = load(name)
         hits = task.head.predict(task.X_eval) == task.y_eval
-        trained = IsotropyLayer(task.head, random_state=0)
-        for layer, least in ((ExactIsotropyLayer(task.head), 0.55), (trained, 0.15)):
+        trained = adapters.IsotropyLayer(task.head, random_state=0)
+        for layer, least in ((adapters.ExactIsotropyLayer(task.head), 0.55), (trained, 0.15)):
             layer.fit(task.X, task.y)
             assert isoscore(layer.transform(task.X_eval), bias_corrected=True) >= least
             error = hits.std() / np.sqrt(len(hits))
@@ -77,13 +70,14 @@ class TestEveryTask:
 class TestEffectsOfThePapers:
     def test_istar_changes_isoscore_and_dimension_by_the_sign_of_lam(self, load, name):
         low, control, high = (
-            load(name).adapted(IStarAdapter, lam=lam, max_epochs=15) for lam in (-1.0, 0.0, 1.0)
+            load(name).adapted(adapters.IStarAdapter, lam=lam, max_epochs=15)
+            for lam in (-1.0, 0.0, 1.0)
         )
         assert isoscore(low) < isoscore(control) / 2 < isoscore(control) < isoscore(high) / 100
         assert two_nn(low) < two_nn(control) / 1.5 < two_nn(control) < two_nn(high) / 1.5
 
     def test_persistent_entropy_lowers_anisotropy_most_with_selected_bars(self, load, name):
-        control = load(name).adapted(CosRegAdapter, lam=0.0)
+        control = load(name).adapted(adapters.CosRegAdapter, lam=0.0)
         selected = load(name).adapted(TopologicalEntropyAdapter)
         everything = load(name).adapted(TopologicalEntropyAdapter, bars="all")
         shares = [anisotropy(Z, 1, center=True) for Z in (selected, everything, control)]

@@ -29,11 +29,7 @@ def test_registry_and_common_tests_contain_every_public_adapter():
     assert set(adapters.__all__) - found == {Affine.__name__}
     assert found <= set(isoadapt.__all__)
     for tested in (SWEEP, ONE_OF_EACH):
-        assert {type(each) for each in tested} == {
-            *ADAPTERS.values(),
-            AffineAdapter,
-            PenaltyAdapter,
-        }
+        assert set(map(type, tested)) == {*ADAPTERS.values(), AffineAdapter, PenaltyAdapter}
 
 
 def test_each_method_has_one_name_derived_from_its_class_and_one_row_in_short_tables():

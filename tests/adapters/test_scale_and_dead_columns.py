@@ -10,48 +10,29 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import r2_score
 from sklearn.preprocessing import StandardScaler
 
-from isoadapt import (
-    ClusterIsotropy,
-    CosRegAdapter,
-    ExactIsotropyLayer,
-    FlowAdapter,
-    IsotropyLayer,
-    IStarAdapter,
-    LinearHead,
-    LogitPreservingWhitening,
-    SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
-    Whitening,
-)
+from isoadapt import LinearHead, LogitPreservingWhitening, Whitening, adapters
 from isoadapt.adapters._heads import fit_head
 
 pytestmark = pytest.mark.usefixtures("fixed_penalty")
 FEW = {"max_epochs": 2, "batch_size": 64, "random_state": 0}
 TRAINED = [
-    IsotropyLayer(coordinates="raw", head_training="joint", **FEW),
-    ExactIsotropyLayer(),
-    IStarAdapter(coordinates="raw", shrinkage="detached", **FEW),
-    CosRegAdapter(balance="ema", **FEW),
-    SpectrumControlAdapter(coordinates="raw", balance="ema", **FEW),
-    TopologicalEntropyAdapter(**FEW),
-    FlowAdapter("logistic", n_blocks=1, hidden=8, alpha=0.5, **FEW),
+    adapters.IsotropyLayer(coordinates="raw", head_training="joint", **FEW),
+    adapters.ExactIsotropyLayer(),
+    adapters.IStarAdapter(coordinates="raw", shrinkage="detached", **FEW),
+    adapters.CosRegAdapter(balance="ema", **FEW),
+    adapters.SpectrumControlAdapter(coordinates="raw", balance="ema", **FEW),
+    adapters.TopologicalEntropyAdapter(**FEW),
+    adapters.FlowAdapter("logistic", n_blocks=1, hidden=8, alpha=0.5, **FEW),
 ]
-CLOSED = [
-    Whitening(shrinkage="oas", strength=0.5),
-    Whitening("pca", n_components=4, shrinkage="ledoit-wolf"),
-    LogitPreservingWhitening(),
-    ClusterIsotropy(2, random_state=0),
-]
+CLOSED = [Whitening(shrinkage="oas", strength=0.5), LogitPreservingWhitening()]
+CLOSED += [Whitening("pca", n_components=4, shrinkage="ledoit-wolf")]
+CLOSED += [adapters.ClusterIsotropy(2, random_state=0)]
 
 
-def make_cone():
-    """Embeddings with one dominant direction, their classes and values."""
-    X, y = make_classification(100, 8, n_informative=5, random_state=0)
-    X = X * np.geomspace(1, 0.1, 8) + 3 * y[:, None] * np.eye(8)[0] + 0.5
-    return X, y, X @ np.linspace(1, -1, 8) + np.random.default_rng(0).normal(size=100)
-
-
-X, Y, VALUES = make_cone()
+# Embeddings with one dominant direction, their classes and values.
+X, Y = make_classification(100, 8, n_informative=5, random_state=0)
+X = X * np.geomspace(1, 0.1, 8) + 3 * Y[:, None] * np.eye(8)[0] + 0.5
+VALUES = X @ np.linspace(1, -1, 8) + np.random.default_rng(0).normal(size=100)
 
 
 def standardised(model, y):
@@ -76,7 +57,7 @@ def with_scaled_head(adapter, head, scale, value_scale=1.0):
 def outputs_in_units(adapter, scale):
     """Outputs of a fit to scaled embeddings, divided by the scale that they should have."""
     fitted = with_scaled_head(adapter, CLASSIFIER, scale).fit(scale * X, Y)
-    power = 0.0 if isinstance(adapter, FlowAdapter) else 1.0
+    power = 0.0 if isinstance(adapter, adapters.FlowAdapter) else 1.0
     if isinstance(adapter, Whitening):
         power -= adapter.strength
     return fitted.transform(scale * X) / scale**power
@@ -113,9 +94,9 @@ FULL = {"max_epochs": 30, "patience": None, "validation_fraction": None, "random
 @pytest.mark.parametrize(
     "adapter",
     [
-        IsotropyLayer(**FULL),
-        ExactIsotropyLayer(alpha=1.0),
-        FlowAdapter(n_blocks=2, hidden=8, **FULL),
+        adapters.IsotropyLayer(**FULL),
+        adapters.ExactIsotropyLayer(alpha=1.0),
+        adapters.FlowAdapter(n_blocks=2, hidden=8, **FULL),
         Whitening(shrinkage=0.1),
         LogitPreservingWhitening(),
     ],
@@ -128,7 +109,7 @@ def test_new_values_of_columns_without_variance_pass_unchanged_or_are_removed(ad
     own, changed = clone(adapter).fit(rows, Y), rows.copy()
     changed[:, [3, 5]] += noise[:2].T
     expected = changed - rows
-    if isinstance(adapter, FlowAdapter):
+    if isinstance(adapter, adapters.FlowAdapter):
         expected = expected / np.sqrt(rows.var(axis=0, ddof=1).mean())
     elif isinstance(adapter, Whitening | LogitPreservingWhitening):
         expected = np.zeros_like(rows)
@@ -149,7 +130,7 @@ def test_columns_that_count_as_constant_beside_others_are_named():
 def test_outputs_in_different_units_and_a_constant_one():
     targets = np.column_stack([X[:, 1] - X[:, 2], 1e6 * X[:, 2], np.full(100, 7.0)])
     head = fit_head("ridge", X, targets)
-    layer = IsotropyLayer(head, head_training="joint", max_epochs=10, random_state=0)
+    layer = adapters.IsotropyLayer(head, head_training="joint", max_epochs=10, random_state=0)
     layer.fit(X, targets)
     assert r2_score(targets, layer.predict(X), multioutput="raw_values").min() > 0.95
     assert all(0.5 < epoch["valid_score"] <= 1 for epoch in layer.history_)

@@ -19,12 +19,9 @@ from tests.small_blocks import small_blocks
 D = 6  # width of the head's input
 RNG = np.random.default_rng(0)
 MEANING = RNG.normal(size=(300, 4))
-X = np.hstack(
-    [
-        MEANING @ RNG.normal(size=(4, D)) * [9, 1, 1, 1, 1, 0.1] + 3,
-        np.tanh(MEANING @ RNG.normal(size=(4, 12))),
-    ]
-) + 0.1 * RNG.normal(size=(300, D + 12))
+HEAD_INPUT = MEANING @ RNG.normal(size=(4, D)) * [9, 1, 1, 1, 1, 0.1] + 3
+X = np.hstack([HEAD_INPUT, np.tanh(MEANING @ RNG.normal(size=(4, 12)))])
+X += 0.1 * RNG.normal(size=(300, D + 12))
 TEACHER = np.tanh(MEANING @ RNG.normal(size=(4, 9))) + 0.1 * RNG.normal(size=(300, 9))
 UNIT = TEACHER / np.linalg.norm(TEACHER, axis=1, keepdims=True)
 FAR = RNG.normal(size=(100, D + 12)) * 30  # rows unlike those of the fit
@@ -189,9 +186,7 @@ class TestHeadSpace:
         np.testing.assert_allclose(head.coef_ @ offset, 0, atol=1e-9)
 
     @pytest.mark.parametrize(("share", "width"), [(0.03, 9), (0.5, 3)])
-    def test_logits_have_their_share_of_the_norm_and_products_are_those_of_the_predictions(
-        self, share, width
-    ):
+    def test_logits_have_their_share_of_the_norm_and_products_are_as_predicted(self, share, width):
         adapter = TeacherReadout(HEAD, space="head", head_share=share).fit(X, TEACHER[:, :width])
         logits, Z = np.split(adapter.transform(X) @ np.linalg.svd(HEAD.coef_)[2].T, [2], axis=1)
         norms = [(part**2).sum() for part in (logits, Z)]

@@ -145,11 +145,8 @@ def test_several_files_may_follow_one_flag():
 
 def test_nan_becomes_null_in_json(capsys):
     Console(as_json=True).show("", {"a": math.nan, "b": [{"c": math.nan}, (1.0, "x")]})
-    assert json.loads(capsys.readouterr().out) == {
-        "a": None,
-        "b": [{"c": None}, [1.0, "x"]],
-        "notes": [],
-    }
+    shown = {"a": None, "b": [{"c": None}, [1.0, "x"]], "notes": []}
+    assert json.loads(capsys.readouterr().out) == shown
 
 
 def test_each_warning_is_one_note_unless_quiet(files, monkeypatch):

@@ -26,22 +26,21 @@ def expected(rows, **options):
     return json.loads(json.dumps(isotropy_report(rows, **options).to_dict()))
 
 
-class TestMatrix:
-    def test_figures_references_and_next_steps(self, files):
-        found = audited("X.npy")
-        assert found.items() >= expected(X).items()
-        assert "truncation" not in found
-        assert found["match_threshold"] == pytest.approx(match_threshold(X)._asdict())
-        healthy, collapsed = (found["references"][name] for name in ("healthy", "collapsed"))
-        assert healthy.keys() == collapsed.keys() > {"isoscore_corrected", "ev1", "mean_cosine"}
-        shown = succeed("audit", "X.npy").stdout
-        assert shown.startswith(f"{found['verdict']}\nIsotropyReport: 150 × 5\n")
-        assert "truncated" not in shown
-        rows = [line for line in shown.splitlines() if line.startswith("  ")]
-        full = succeed("audit", "X.npy", "--all").stdout
-        match = "{:.6f} ({:.6f} to {:.6f})".format(*match_threshold(X))
-        assert full.endswith(f"match threshold    {match}, exceeded by 0.1 % of random pairs\n")
-        assert len([line for line in full.splitlines() if line.startswith("  ")]) == len(rows) + 7
+def test_figures_references_and_next_steps_of_a_matrix(files):
+    found = audited("X.npy")
+    assert found.items() >= expected(X).items()
+    assert "truncation" not in found
+    assert found["match_threshold"] == pytest.approx(match_threshold(X)._asdict())
+    healthy, collapsed = (found["references"][name] for name in ("healthy", "collapsed"))
+    assert healthy.keys() == collapsed.keys() > {"isoscore_corrected", "ev1", "mean_cosine"}
+    shown = succeed("audit", "X.npy").stdout
+    assert shown.startswith(f"{found['verdict']}\nIsotropyReport: 150 × 5\n")
+    assert "truncated" not in shown
+    rows = [line for line in shown.splitlines() if line.startswith("  ")]
+    full = succeed("audit", "X.npy", "--all").stdout
+    match = "{:.6f} ({:.6f} to {:.6f})".format(*match_threshold(X))
+    assert full.endswith(f"match threshold    {match}, exceeded by 0.1 % of random pairs\n")
+    assert len([line for line in full.splitlines() if line.startswith("  ")]) == len(rows) + 7
 
 
 @pytest.mark.filterwarnings("ignore:.*3 × n_features:UserWarning")

@@ -163,10 +163,8 @@ def test_an_interrupted_one_shows_and_saves_what_is_done_and_exits_with_130(file
     assert {row["use"] for row in rows} == {"classify", "neighbours"}
     assert "Note: encoder_saw=None: it is not known" in completed.stderr
     assert "best-for-neighbours is of an earlier comparison" in completed.stderr
-    assert (
-        "Not judged: similarity (--pairs), search (--queries), outliers (--foreign)"
-        in completed.stderr
-    )
+    said = "Not judged: similarity (--pairs), search (--queries), outliers (--foreign)"
+    assert said in completed.stderr
     for ending, name in (("", NAMES[1]), ("-same-predictions", NAMES[0])):
         folder = files / "out" / f"best-for-classify{ending}"
         assert type(load_adapter(folder)).__name__ == name

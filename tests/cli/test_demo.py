@@ -105,12 +105,8 @@ def test_the_vectors_are_those_of_the_public_estimators(checkpoint):
     encoder, head = load_checkpoint(checkpoint)
     texts = LEFT[:40]
     taught = AdaptedEncoder(checkpoint, TeacherReadout(), checkpoint).fit(texts)
-    expected = {
-        RAW: encoder,
-        ADAPTED: AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts),
-        TAUGHT: taught,
-        BEFORE: encoder,
-    }
+    adapted = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts)
+    expected = {RAW: encoder, ADAPTED: adapted, TAUGHT: taught, BEFORE: encoder}
     found = _demo.repair(encoder, head, texts, encoder.transform(texts), checkpoint)[1]
     assert list(found) == list(expected)
     for name, model in expected.items():

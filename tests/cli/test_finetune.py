@@ -23,11 +23,8 @@ LINE = ["finetune", "--model", "my-model", "--train", "train.tsv"]
 def calls(files, monkeypatch):
     """What the command gives to finetune_text_classifier, which is not run."""
     calls = []
-    monkeypatch.setattr(
-        _finetune,
-        "finetune_text_classifier",
-        lambda *given, **options: calls.append((*given, options)),
-    )
+    noted = lambda *given, **options: calls.append((*given, options))  # noqa: E731
+    monkeypatch.setattr(_finetune, "finetune_text_classifier", noted)
     return calls
 
 
@@ -102,10 +99,8 @@ class TestDev:
         encoder, head = load_checkpoint("my-model")
         centred = -head.coef_ @ encoder.transform(texts_and_labels("dev.tsv")[0]).mean(axis=0)
         for bias, told in (([0, 9, 0], True), (centred, False)):
-            one = LinearHead(head.coef_ * (not told), bias, classes=[0, 1, 2])
-            monkeypatch.setattr(
-                _finetune, "load_checkpoint", lambda *_, one=one, **__: (encoder, one)
-            )
+            one = encoder, LinearHead(head.coef_ * (not told), bias, classes=[0, 1, 2])
+            monkeypatch.setattr(_finetune, "load_checkpoint", lambda *_, one=one, **__: one)
             completed = succeed(*LINE, "--dev", "dev.tsv")
             note = "Note: the classifier predicts 1 for all texts of dev.tsv: train longer"
             assert (note in completed.stderr) == told

@@ -9,15 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isoadapt import (
-    AdaptedEncoder,
-    ExactIsotropyLayer,
-    LogitPreservingWhitening,
-    TeacherReadout,
-    TransformerEncoder,
-    Whitening,
-    load_checkpoint,
-)
+from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder, adapters, load_checkpoint
 from isoadapt.adapters._registry import ADAPTERS, METHODS
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
@@ -35,12 +27,12 @@ class TestMatrix:
         assert before == pytest.approx(isoscore(X), abs=0.01)
         assert before < 0.1 < 0.7 < after < 1
         assert ev1_before > 2 * ev1_after
-        first = (
-            f"The first direction holds {ev1_after:.1%} of the variance ({ev1_before:.1%} before)."
-        )
-        assert completed.stdout.startswith(first)
+        shares = f"{ev1_after:.1%} of the variance ({ev1_before:.1%} before)."
+        assert completed.stdout.startswith(f"The first direction holds {shares}")
         assert "accuracy" not in completed.stdout
-        np.testing.assert_array_equal(load_adapter("a").transform(X), Whitening().fit_transform(X))
+        np.testing.assert_array_equal(
+            load_adapter("a").transform(X), adapters.Whitening().fit_transform(X)
+        )
         names = ["README.md", "adapter.skops", "isoadapt.txt"]  # no pickle
         assert sorted(path.name for path in (files / "a").iterdir()) == names
         assert "- Data: source X.npy, rows 150" in (files / "a" / "README.md").read_text()
@@ -49,7 +41,7 @@ class TestMatrix:
         settings = ["--set=head=logistic", "--set=ridge=0.5"]
         options = ["--on", "X.npy", "--labels", "y.npy", "--out", "a"]
         completed = succeed("fit", "exact-isotropy-layer", *options, *settings)
-        expected = ExactIsotropyLayer("logistic", ridge=0.5).fit(X, Y)
+        expected = adapters.ExactIsotropyLayer("logistic", ridge=0.5).fit(X, Y)
         loaded = load_adapter("a")
         assert loaded.get_params() == expected.get_params()
         np.testing.assert_array_equal(loaded.transform(X), expected.transform(X))
@@ -67,7 +59,7 @@ class TestTexts:
         encoder, head = load_checkpoint("my-model", max_length=5)
         loaded, rows = load_adapter("a"), encoder.transform(texts)
         np.testing.assert_array_equal(loaded.head.coef_, head.coef_)
-        expected = LogitPreservingWhitening(head).fit(rows)
+        expected = adapters.LogitPreservingWhitening(head).fit(rows)
         np.testing.assert_array_equal(loaded.map_.matrix, expected.map_.matrix)
         score = head.score(rows, labels)
         assert re.search(rf"accuracy +{score:.4g} +{score:.4g}", completed.stdout)

@@ -27,16 +27,12 @@ class TestMatrix:
             assert completed.stdout == f"Wrote 9 × 5 ({dtype}): out.{suffix}\n"
         csv = pd.read_csv("out.csv", dtype=str).astype(dtype)
         tables = csv, pd.read_parquet("out.parquet")
-        assert [list(table.columns) for table in tables] == [
-            [f"whitening{i}" for i in range(5)]
-        ] * 2
+        assert [[*table.columns] for table in tables] == [[f"whitening{i}" for i in range(5)]] * 2
         for found in (np.load("out.npy"), *(table.to_numpy() for table in tables)):
             assert found.dtype == dtype
             np.testing.assert_array_equal(found, adapter.transform(X[:9].astype(dtype)))
 
-    def test_a_file_is_replaced_only_if_allowed_and_the_command_succeeds(
-        self, adapter, files, monkeypatch
-    ):
+    def test_a_file_is_replaced_only_if_allowed_and_by_success(self, adapter, files, monkeypatch):
         (files / "out.npy").write_text("precious")
         refuse("'out.npy' exists", "transform", "a", "X.npy", "out.npy")
         np.save("narrow.npy", X[:, :3])
@@ -96,10 +92,3 @@ class TestTexts:
         np.save("E.npy", TransformerEncoder("my-model").transform(texts_and_labels()[0]))
         save_adapter(Whitening(shrinkage=0.1).fit(np.load("E.npy")), "bare")
         succeed("transform", "bare", *other)
-
-    def test_the_layer_is_that_of_the_record(self, files):
-        encoder = TransformerEncoder("my-model", pooling="mean", layer=1)
-        vectors = encoder.transform(texts_and_labels()[0])
-        save_adapter(Whitening(shrinkage=0.1).fit(vectors), "inner", base_model=encoder)
-        succeed("transform", "inner", "texts.tsv", "out.npy")
-        np.testing.assert_array_equal(np.load("out.npy"), load_adapter("inner").transform(vectors))

@@ -21,14 +21,9 @@ def bare_checkpoint(tmp_path_factory):
 
 
 @pytest.fixture
-def loads(monkeypatch, empty_store):
+def loads(spy, empty_store):
     """The folders loaded from, one entry for each load."""
-    seen = []
-    load = _transformer.load_backbone
-    monkeypatch.setattr(
-        _transformer, "load_backbone", lambda *args: seen.append(args[0]) or load(*args)
-    )
-    return seen
+    return spy(_transformer, "load_backbone", lambda folder, *_: folder)
 
 
 @pytest.fixture

@@ -21,46 +21,18 @@ from tests.tiny_models import (
 )
 
 ALL = [*ARCHITECTURES, *MORE_ARCHITECTURES]
-QUICK = [
-    "fnet",
-    "convbert",
-    "big_bird",
-    "bert",
-    "deberta-v2",
-    "xlnet",
-    "gpt2",
-    "bart",
-    "t5",
-    "llama",
-    "ibert",
-]
+QUICK = ["fnet", "convbert", "big_bird", "bert", "deberta-v2", "xlnet", "gpt2", "bart", "t5"]
+QUICK += ["llama", "ibert"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 
 
 @pytest.fixture
-def probes(monkeypatch):
-    """The models that were probed, one entry for each probe."""
-    seen, probe = [], Opened._padding_changes_vectors
-    noted = lambda opened: seen.append(opened.backbone.model) or probe(opened)  # noqa: E731
-    monkeypatch.setattr(Opened, "_padding_changes_vectors", noted)
-    return seen
-
-
-@pytest.fixture
-def mixed(monkeypatch):
+def mixed(spy, monkeypatch):
     """Whether texts of different lengths were in one batch, one entry for each after the probe."""
-    seen, embed, probe = [], _opened.embed_batch, Opened._padding_changes_vectors
-
-    def spy(*args):
-        seen.append(len(set(args[2]["attention_mask"].sum(1).tolist())) > 1)
-        return embed(*args)
-
-    def unseen(opened):
-        found = probe(opened)
-        seen.clear()
-        return found
-
-    monkeypatch.setattr(_opened, "embed_batch", spy)
+    lengths = lambda *args: set(args[2]["attention_mask"].sum(1).tolist())  # noqa: E731
+    seen = spy(_opened, "embed_batch", lambda *args: len(lengths(*args)) > 1)
+    probe = Opened._padding_changes_vectors
+    unseen = lambda opened: (probe(opened), seen.clear())[0]  # noqa: E731
     monkeypatch.setattr(Opened, "_padding_changes_vectors", unseen)
     return seen
 
@@ -126,8 +98,8 @@ def test_no_padding_on_the_left_reaches_a_pooling_or_shifts_positions(architectu
     assert any(mixed)
 
 
-def test_a_model_is_probed_once_whatever_uses_it(tmp_path, probes):
-    folder = save_model(tmp_path, "convbert")
+def test_a_model_is_probed_once_whatever_uses_it(tmp_path, spy):
+    folder, probes = save_model(tmp_path, "convbert"), spy(Opened, "_padding_changes_vectors")
     encoder = TransformerEncoder(folder, pooling="mean")
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(encoder.transform, [TEXTS[:3]] * 4))

@@ -20,17 +20,9 @@ from tests.encoders.changes import change_weights, copied, negate
 from tests.tiny_models import TEXTS, save_model
 
 UNIQUE = len(set(TEXTS))
-SETTINGS = [
-    {},
-    {"pooling": "mean"},
-    {"pooling": "max"},
-    {"pooling": "cls"},
-    {"pooling": "cls", "layer": 1},
-    {"pooling": "readout"},
-    {"pooling": [("cls", 1), ("mean", 0)]},
-    {"max_length": 8},
-    {"dtype": "bfloat16"},
-]
+SETTINGS = [{}, *({"pooling": mode} for mode in ("mean", "max", "cls", "readout"))]
+SETTINGS += [{"pooling": "cls", "layer": 1}, {"pooling": [("cls", 1), ("mean", 0)]}]
+SETTINGS += [{"max_length": 8}, {"dtype": "bfloat16"}]
 
 
 @pytest.fixture
@@ -205,13 +197,8 @@ def test_encoding_goes_on_without_a_cache_that_fails(cache, monkeypatch, step):
     goes_on(cache, "disk is full")
 
 
-UNUSABLE = {
-    "file": "file' is a file",
-    "file/cache": "file' is a file",
-    "loop": "loop' cannot be written to",
-    "~no-such-user/cache": "home",
-    "folder": "unable to open",
-}
+UNUSABLE = {"file": "file' is a file", "file/cache": "file' is a file", "folder": "unable to open"}
+UNUSABLE |= {"loop": "loop' cannot be written to", "~no-such-user/cache": "home"}
 
 
 @pytest.mark.parametrize("place", UNUSABLE)
@@ -233,9 +220,7 @@ def test_encoding_goes_on_with_a_cache_on_a_read_only_disk(cache, monkeypatch):
 def test_encoding_goes_on_while_a_database_is_locked(cache, monkeypatch):
     embed(cache, MANY.take(range(5)))
     connect = sqlite3.connect
-    monkeypatch.setattr(
-        "sqlite3.connect", lambda file, **how: connect(file, **how | {"timeout": 0})
-    )
+    monkeypatch.setattr("sqlite3.connect", lambda f, **how: connect(f, **how | {"timeout": 0}))
     with closing(connect(cache._file())) as other:
         other.execute("BEGIN EXCLUSIVE")
         goes_on(cache, "is locked")

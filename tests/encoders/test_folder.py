@@ -132,11 +132,8 @@ def test_damaged_files_are_one_error(bare_checkpoint, tmp_path, file, content):
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'ab' * 32}\nsize 90868373\n"
 PAGE = "\n<!DOCTYPE html>\n<html><body>Please sign in</body></html>"
-SUBSTITUTES = {
-    "pointer": (POINTER, "a pointer of Git LFS.*git lfs pull"),
-    "page": (PAGE, "a web page.*download"),
-    "empty": ("", "empty.*download"),
-}
+SUBSTITUTES = {"pointer": (POINTER, "a pointer of Git LFS.*git lfs pull")}
+SUBSTITUTES |= {"page": (PAGE, "a web page.*download"), "empty": ("", "empty.*download")}
 
 
 @pytest.mark.parametrize("substitute", SUBSTITUTES)

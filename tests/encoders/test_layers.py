@@ -8,6 +8,7 @@ from pandas.testing import assert_frame_equal
 
 from isoadapt import metrics
 from isoadapt.encoders import TransformerEncoder, layer_report
+from tests.refusals import refusals
 from tests.small_blocks import small_blocks
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer
 
@@ -119,14 +120,10 @@ def test_figures_that_are_not_defined_are_nan():
     np.testing.assert_allclose(constant["mean_cosine"], 1, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_tokens": 7}, "max_tokens=7"),
-        ({"two_nn_tokens": 3}, "two_nn_tokens"),
-        ({"texts": "one text"}, "X is a str; pass a list"),
-    ],
+test_bad_parameters_are_refused = refusals(
+    ({"max_tokens": 7}, "max_tokens=7"),
+    ({"two_nn_tokens": 3}, "two_nn_tokens"),
+    ({"texts": "one text"}, "X is a str; pass a list"),
+    call=lambda given: layer_report(**{"model": live_model(), "texts": TEXTS} | given),
+    errors=(TypeError, ValueError),
 )
-def test_bad_parameters_are_refused(options, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        layer_report(**{"model": live_model(), "texts": TEXTS} | options)

@@ -72,11 +72,8 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch):
     constants = "huggingface_hub.constants."
     with socket.create_server(("127.0.0.1", 0)) as hub:
         address = f"http://127.0.0.1:{hub.getsockname()[1]}"
-        for name, value in {
-            "HF_HUB_OFFLINE": False,
-            "ENDPOINT": address,
-            "HF_HUB_ETAG_TIMEOUT": 0.1,
-        }.items():
+        changes = {"HF_HUB_OFFLINE": False, "ENDPOINT": address, "HF_HUB_ETAG_TIMEOUT": 0.1}
+        for name, value in changes.items():
             monkeypatch.setattr(constants + name, value)
         with pytest.raises(OSError, match=r"'some/model' is not a folder.*Timeout"):
             TransformerEncoder("some/model").transform(TEXTS)

@@ -21,15 +21,12 @@ from tests.tiny_models import OWN_CODE, TEXTS, logits_of, make_tokenizer, save_o
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
+MODULES = [("", "sentence_transformers.models.Transformer")]
+MODULES += [("1_Pooling", "sentence_transformers.models.Pooling")]
 SENTENCE = {  # files of sentence-transformers; the library computes a prompt
     "modules.json": [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {
-            "idx": 1,
-            "name": "1",
-            "path": "1_Pooling",
-            "type": "sentence_transformers.models.Pooling",
-        },
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(MODULES)
     ],
     "1_Pooling/config.json": {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True},
     "config_sentence_transformers.json": {"prompts": {"q": "the "}, "default_prompt_name": "q"},
@@ -126,11 +123,11 @@ def test_exported_folders_carry_the_code(kind, tmp_path, hub):
     expected = expected + head.outputs(2 * X) - head.outputs(X)
     merged = merge_into_checkpoint(fitted, folder, tmp_path / "merged")
     served = to_sentence_transformer(fitted, folder, tmp_path / "served")
-    assert 'SentenceTransformer("served", trust_remote_code=True)' in (
-        served / "README.md"
-    ).read_text("utf-8")
+    card = (served / "README.md").read_text("utf-8")
+    assert 'SentenceTransformer("served", trust_remote_code=True)' in card
     for out in (merged, served):
         assert files in (set(), {file.name for file in out.glob("*.py")})
+        assert not (out / "adapter_config.json").exists()
         found = logits_of(auto.from_pretrained(out, **trusted).eval(), TEXTS)
         np.testing.assert_allclose(found, expected, atol=1e-4)
     with pytest.raises(ValueError, match="trust_remote_code"):  # which the adapter does not know

@@ -6,12 +6,10 @@ import sys
 import numpy as np
 import pytest
 import torch
-from sklearn.pipeline import make_pipeline
 
-from isoadapt import TransformerEncoder, Whitening, load_checkpoint
+from isoadapt import TransformerEncoder, load_checkpoint
 from isoadapt.encoders import release
 from isoadapt.finetune import finetune_text_classifier
-from isoadapt.interop import merge_into_checkpoint
 from tests.encoders.changes import change_weights, copied as copy_folder, edit
 from tests.tiny_models import TEXTS, logits_of, make_tokenizer, save_model
 
@@ -65,27 +63,38 @@ def copied(lora, tmp_path):
     return base, edit(folder, CONFIG, base_model_name_or_path=str(base))
 
 
+def of_weights(change):
+    return lambda folder: change_weights(folder, change, WEIGHTS)
+
+
 def increased(part):
     """Add 0.1 to every weight whose name contains `part`."""
     return lambda weights: {name: x + 0.1 * (part in name) for name, x in weights.items()}
 
 
+INITS = (True, False, "gaussian", "orthogonal", "eva", "pissa", "olora")
+CLASSIFIER = "AutoModelForSequenceClassification"  # with a head of 3 labels
+SWEEP = [("bert", "AutoModel", {}), ("gpt2", "AutoModelForCausalLM", {})]
+SWEEP += [("roberta", CLASSIFIER, {"num_labels": 5})]
+SWEEP += [("bert", CLASSIFIER, {"init_lora_weights": init}) for init in INITS]
+SWEEP += [("albert", CLASSIFIER, {"target_modules": ["query", "value"]})]  # one layer, used twice
+SWEEP += [("albert", CLASSIFIER, {"target_modules": ["query"], "init_lora_weights": "pissa"})]
+SWEEP += [("t5", CLASSIFIER, {"target_modules": ["q", "wo"]})]  # beside embeddings that are shared
+SWEEP += [("t5", CLASSIFIER, {"modules_to_save": ["classification_head", "shared"]})]
+TOKENS = {"target_modules": ["query"], "trainable_token_indices": [6, 7]}
+
+
 @pytest.mark.parametrize(
-    ("architecture", "kind"),
-    [
-        ("bert", "AutoModel"),
-        ("gpt2", "AutoModelForCausalLM"),
-        ("roberta", "AutoModelForSequenceClassification"),  # with a head of 3 labels
-    ],
+    ("architecture", "kind", "settings"), [*SWEEP, ("bert", CLASSIFIER, TOKENS)]
 )
-def test_the_logits_are_those_of_the_peft_model(architecture, kind, tmp_path):
+def test_the_logits_are_those_of_the_peft_model(architecture, kind, settings, tmp_path):
     base = save_model(tmp_path / "base", architecture, kind=kind)
-    model = save_adapter(base, tmp_path / "adapter", num_labels=5)
+    model = save_adapter(base, tmp_path / "adapter", **settings)
     encoder, head = load_checkpoint(tmp_path / "adapter")
     texts = [text for text in TEXTS if text]
     expected = logits_of(model, texts, architecture)
     np.testing.assert_allclose(head.outputs(encoder.transform(texts)), expected, atol=1e-4)
-    assert head.classes_.tolist() == [0, 1, 2, 3, 4]
+    assert head.classes_.tolist() == [*range(settings.get("num_labels", 3))]
     with model.disable_adapter():  # the adapter changes the logits
         assert np.abs(logits_of(model, texts, architecture) - expected).max() > 0.1
 
@@ -175,19 +184,6 @@ def test_new_weights_of_either_give_new_vectors(changed, cached, copied, tmp_pat
     assert np.abs(encoder.transform(TEXTS) - before).max() > 1e-3
 
 
-def test_it_is_merged_into_a_plain_checkpoint(lora, tmp_path):
-    _, folder, model = lora
-    encoder, head = load_checkpoint(folder)
-    adapter = Whitening(shrinkage=0.5).fit(encoder.transform(TEXTS))
-    out = merge_into_checkpoint(make_pipeline(encoder, adapter), folder, tmp_path / "out")
-    assert not (out / CONFIG).exists()
-    plain, merged = load_checkpoint(out)
-    found = plain.transform(TEXTS[:2])
-    np.testing.assert_allclose(head.outputs(found), logits_of(model, TEXTS[:2]), atol=1e-4)
-    expected = head.outputs(adapter.transform(found))
-    np.testing.assert_allclose(merged.outputs(found), expected, atol=1e-4)
-
-
 def test_the_tokenizer_of_the_adapter_is_preferred_to_that_of_the_base(copied):
     base, folder = copied
     make_tokenizer(model_max_length=7).save_pretrained(folder)
@@ -212,24 +208,21 @@ def test_fine_tuning_refuses_an_adapter_even_beside_a_whole_checkpoint(copied, t
     [
         (lambda folder: edit(folder, CONFIG, base_model_name_or_path="nobody/base"), "nobody/base"),
         (lambda folder: (folder / WEIGHTS).rename(folder / "adapter_model.bin"), WEIGHTS),
-        (
-            lambda folder: change_weights(
-                folder, lambda x: {name.replace("r.1.", "r.7."): x[name] for name in x}, WEIGHTS
-            ),
-            "do not fit",
-        ),
-        (
-            lambda folder: change_weights(
-                folder, lambda x: {name: x[name] for name in x if "lora" in name}, WEIGHTS
-            ),
-            "no weights for classifier.bias",
-        ),
+        (of_weights(lambda x: {n.replace("r.1.", "r.7."): x[n] for n in x}), "do not fit"),
+        (of_weights(lambda x: {n: x[n] for n in x if "lora" in n}), "no weights for classifier.b"),
         (
             lambda folder: (
                 edit(folder, CONFIG, task_type=None),
                 (folder / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1"),
             ),
             f"{WEIGHTS} is a pointer of Git LFS",
+        ),
+        *(
+            (
+                lambda folder, init=init: edit(folder, CONFIG, init_lora_weights=init),
+                f"{init}'.*merge_and_unload.*weight_conversion",
+            )
+            for init in ("pissa_niter_4", "corda", "lora_ga")  # which a load cannot repeat
         ),
     ],
 )
@@ -240,13 +233,6 @@ def test_adapters_that_cannot_be_used_are_refused(change, says, copied, monkeypa
         TransformerEncoder(copied[1]).transform(TEXTS)
 
 
-INITS = (True, False, "gaussian", "orthogonal", "eva", "pissa", "olora")
-SWEEP = [("bert", {"init_lora_weights": init}) for init in INITS]
-SWEEP += [("albert", {"target_modules": ["query", "value"]})]  # one layer, used twice
-SWEEP += [("albert", {"target_modules": ["query"], "init_lora_weights": "pissa"})]
-SWEEP += [("t5", {"target_modules": ["q", "wo"]})]  # beside embeddings that are shared
-SWEEP += [("t5", {"modules_to_save": ["classification_head", "shared"]})]
-SWEEP += [("bert", {"target_modules": ["query"], "trainable_token_indices": [6, 7]})]
 SHARED = [
     ("bert", {"layer_replication": [[0, 2], [1, 2]]}),
     ("llama", {"layer_replication": [[0, 2], [0, 2]]}),
@@ -258,19 +244,8 @@ SHARED = [
 ]
 
 
-@pytest.mark.parametrize(("architecture", "settings"), SWEEP)
-def test_kinds_of_initialisation_and_shared_weights(architecture, settings, tmp_path):
-    base = save_model(tmp_path / "base", architecture)
-    model = save_adapter(base, tmp_path / "adapter", **settings)
-    encoder, head = load_checkpoint(tmp_path / "adapter")
-    expected = logits_of(model, TEXTS, architecture)
-    np.testing.assert_allclose(head.outputs(encoder.transform(TEXTS)), expected, atol=1e-4)
-
-
 @pytest.mark.parametrize(("architecture", "settings"), SHARED)
-def test_an_adapter_of_one_of_the_modules_that_share_a_weight_is_refused(
-    architecture, settings, tmp_path
-):
+def test_an_adapter_of_one_module_of_a_shared_weight_is_refused(architecture, settings, tmp_path):
     """PEFT would merge it into the weight of all of them."""
     base = save_model(tmp_path / "base", architecture)
     save_adapter(base, tmp_path / "adapter", **settings)
@@ -283,13 +258,6 @@ def test_hidden_states_are_compared_where_there_is_no_classifier(lora, tmp_path)
     save_adapter(lora[0], tmp_path, **options)
     with pytest.raises(ValueError, match="several modules share"):
         TransformerEncoder(tmp_path).transform(TEXTS)
-
-
-@pytest.mark.parametrize("init", ["pissa_niter_4", "corda", "lora_ga"])
-def test_what_a_load_cannot_repeat_is_refused(init, copied):
-    edit(copied[1], CONFIG, init_lora_weights=init)
-    with pytest.raises(ValueError, match=rf"{init}'.*merge_and_unload.*weight_conversion"):
-        load_checkpoint(copied[1])
 
 
 def test_peft_converts_a_random_decomposition_to_plain_lora(lora, tmp_path):

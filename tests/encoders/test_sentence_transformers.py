@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,16 +18,12 @@ from tests.encoders.changes import change_weights, edit, negate
 from tests.tiny_models import PAIRS, TEXTS
 
 library = pytest.importorskip("sentence_transformers")
+theirs = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+module = partial(getattr, theirs)
 MODEL, BERT = "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
 DENSE_WEIGHTS = "2_Dense/model.safetensors"
 MIXED = [*TEXTS, "the CAT sat on the mat and then", "The Cat sat far"]
-
-
-def module(name):
-    from sentence_transformers.sentence_transformer import modules as theirs
-
-    return getattr(theirs, name)
 
 
 def stack(*names):

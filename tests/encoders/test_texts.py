@@ -72,12 +72,3 @@ def test_pairs_come_from_any_table(X):
 def test_other_input_is_named_in_the_error(X, error, says):
     with pytest.raises(error, match=says):
         as_texts(X)
-
-
-def test_unique_and_its_inverse():
-    texts, inverse = as_texts(["b", "a", "b"]).unique()
-    assert texts.first == ["b", "a"]
-    assert inverse.tolist() == [0, 1, 0]
-    pairs, inverse = as_texts(PAIRS).unique()
-    assert list(zip(pairs.first, pairs.second, strict=True)) == PAIRS[:2]
-    assert inverse.tolist() == [0, 1, 0]

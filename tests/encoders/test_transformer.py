@@ -50,12 +50,9 @@ def test_batches_do_not_matter(live, batch_tokens, inputs, side):
     np.testing.assert_allclose(encoder.transform(inputs), alone, atol=1e-5)
 
 
-def test_equal_inputs_are_encoded_once(live, monkeypatch):
-    rows, run = [], _opened.embed_batch
+def test_equal_inputs_are_encoded_once(live, spy):
     embed(live, PAIRS)  # the probe for padding runs here
-    monkeypatch.setattr(
-        _opened, "embed_batch", lambda *args: rows.append(len(args[2]["input_ids"])) or run(*args)
-    )
+    rows = spy(_opened, "embed_batch", lambda *args: len(args[2]["input_ids"]))
     got = embed(live, PAIRS * 3)
     assert sum(rows) == len(set(PAIRS))
     np.testing.assert_array_equal(got[:8], got[8:16])
@@ -140,9 +137,7 @@ def test_live_model_is_shared_by_clones_and_never_changed(live, checkpoint):
     assert encoder.model[0] is model
     before = encoder.transform(TEXTS)
     np.testing.assert_array_equal(before, embed(checkpoint))
-    np.testing.assert_array_equal(
-        load_checkpoint(live)[1].coef_, load_checkpoint(checkpoint)[1].coef_
-    )
+    np.testing.assert_array_equal(*(load_checkpoint(each)[1].coef_ for each in (live, checkpoint)))
     clone(encoder).set_params(pooling="mean", layer=1).transform(TEXTS)
     assert all(part.training for part in model.modules())
     assert {name: set(vars(part)) for name, part in model.named_modules()} == names

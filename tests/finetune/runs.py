@@ -15,13 +15,9 @@ def make_rows(n, seed=0, length=12):
     for _ in range(n):
         size = int(torch.randint(3, length, (1,), generator=generator))
         ids = torch.randint(4, 24, (size,), generator=generator).tolist()
-        rows.append(
-            {
-                "input_ids": ids + [1] * (length - size),
-                "attention_mask": [1] * size + [0] * (length - size),
-                "labels": ids[1] % 3,
-            }
-        )
+        mask = [1] * size + [0] * (length - size)
+        ids += [1] * (length - size)
+        rows.append({"input_ids": ids, "attention_mask": mask, "labels": ids[1] % 3})
     return rows
 
 
@@ -84,12 +80,8 @@ def step_gradient(trainer, rows):
 
 def gradient(model):
     """Gradients of all parameters in one vector."""
-    return torch.cat(
-        [
-            (torch.zeros_like(p) if p.grad is None else p.grad).flatten().detach()
-            for p in model.parameters()
-        ]
-    )
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    return torch.nn.utils.parameters_to_vector(found).detach()
 
 
 def trained_weights(penalties, folder, batch_size):

@@ -68,10 +68,8 @@ def outputs(folder, *texts):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     with torch.inference_mode():
-        tokens = tokenizer(
-            *texts, padding=True, truncation=True, max_length=64, return_tensors="pt"
-        )
-        return model(**tokens).logits
+        options = {"truncation": True, "max_length": 64, "return_tensors": "pt"}
+        return model(**tokenizer(*texts, padding=True, **options)).logits
 
 
 def weights(folder):
@@ -121,9 +119,7 @@ def test_a_single_step_trains_and_a_terminal_shows_a_bar(base, tmp_path, monkeyp
     assert max(changes) > 1e-4
 
 
-def test_the_seed_decides_and_global_generators_stay_as_they_are(
-    base, tuned, tmp_path, capfd, monkeypatch
-):
+def test_the_seed_decides_and_global_generators_stay(base, tuned, tmp_path, capfd, monkeypatch):
     def draw():
         return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
 
@@ -152,11 +148,9 @@ def test_a_penalty_changes_the_training_in_the_direction_of_its_weight(base, tmp
     BertModel.from_pretrained(base, **none).save_pretrained(still)
     AutoTokenizer.from_pretrained(base).save_pretrained(still)
     options = QUICK | {"epochs": 3, "lr": 1e-3, "batch_size": 32, "penalty": "isotropy-layer"}
-    scores = []
+    data, scores = (still, TEXTS, LABELS), []
     for lam in (-1.0, 1.0):
-        folder = finetune_text_classifier(
-            still, TEXTS, LABELS, tmp_path / str(lam), lam=lam, **options
-        )
+        folder = finetune_text_classifier(*data, tmp_path / str(lam), lam=lam, **options)
         encoder, _ = load_checkpoint(folder, device="cpu")
         scores.append(isoscore(encoder.transform(TEXTS)))
     assert scores[1] > 1.2 * scores[0]
@@ -217,9 +211,7 @@ def test_other_integers_are_names_and_two_whole_floats_are_classes(base, tmp_pat
         with warnings.catch_warnings(record=True) as caught:
             out = finetune_text_classifier(base, SOME[0], labels, tmp_path / names, **QUICK)
         assert [*AutoConfig.from_pretrained(out).id2label.values()] == [*names]
-        assert any("taken as two classes" in str(each.message) for each in caught) == (
-            len(names) == 2
-        )
+        assert any("taken as two classes" in str(it.message) for it in caught) == (len(names) == 2)
 
 
 def test_a_checkpoint_with_isobn_is_trained_on_without(tuned, tmp_path, runs):

@@ -226,20 +226,13 @@ def test_evaluation_sees_the_tasks_loss_alone(tmp_path):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_accumulated_gradients_are_means_over_the_parts(tmp_path):
+def test_accumulated_gradients_are_means_over_the_parts(tmp_path, spy):
     rows, options = make_rows(16), {"where": "all", "lam": 2.0, "balance": "cumulative"}
     arguments = {"gradient_accumulation_steps": 2, "train_sampling_strategy": "sequential"}
     penalty = IsoScoreLoss(0.3, "linear")
     trainer = make_trainer(plain_model(), rows, tmp_path, penalty, arguments, **options)
-    found = []
     trainer.create_optimizer_and_scheduler(1)
-    update = trainer.optimizer.step
-
-    def step(*args, **kwargs):
-        found.append(gradient(trainer.model))
-        return update(*args, **kwargs)
-
-    trainer.optimizer.step = step
+    found = spy(trainer.optimizer, "step", lambda *_: gradient(trainer.model))
     trainer.args.max_grad_norm = 0.0
     trainer.train()
     reference = make_trainer(plain_model(), rows, tmp_path, penalty, **options)
@@ -328,9 +321,8 @@ def test_a_resumed_run_takes_the_weight_of_now_and_no_other_penalty(tmp_path):
     checkpoint = tmp_path / "checkpoint-1"
 
     def run(penalty, checkpoint=None, **options):
-        trainer = make_trainer(
-            plain_model(), make_rows(16), tmp_path, penalty, arguments, **options
-        )
+        given = plain_model(), make_rows(16), tmp_path, penalty, arguments
+        trainer = make_trainer(*given, **options)
         trainer.train(resume_from_checkpoint=checkpoint)
         return steps(trainer)[-1]
 
@@ -357,18 +349,11 @@ def test_training_again_begins_anew(penalty, tmp_path):
 # The log
 
 
-def test_every_step_logs_the_parts_of_the_loss_and_the_isotropy_of_its_points(tmp_path):
+def test_every_step_logs_the_parts_of_the_loss_and_the_isotropy_of_its_points(tmp_path, spy):
     rows, penalty = make_rows(24), IsoScoreLoss(0.3, "linear")
     arguments, options = {"train_sampling_strategy": "sequential"}, {"where": "all", "lam": -2.0}
     trainer = make_trainer(plain_model(), rows, tmp_path, penalty, arguments, **options)
-    clouds = []
-    figures = trainer.figures
-
-    def kept(points):
-        clouds.append(points)
-        return figures(points)
-
-    trainer.figures = kept
+    clouds = spy(trainer, "figures", lambda points: points)
     trainer.train()
     assert [entry["step"] for entry in steps(trainer)] == [1, 2, 3]
     for entry, cloud in zip(steps(trainer), clouds, strict=True):

@@ -14,9 +14,7 @@ def cloud(*shape, seed=0, decay=0.7, offset=1.0):
 
 def over_all_quadruples(X, owners):
     """Means of ‖a-b‖²‖c-e‖²/4 and ((a-b)ᵀ(c-e))²/4 over rows of four different groups."""
-    rows = [
-        four for four in itertools.permutations(range(len(X)), 4) if len({*owners[[*four]]}) == 4
-    ]
+    rows = [q for q in itertools.permutations(range(len(X)), 4) if len({*owners[[*q]]}) == 4]
     a, b, c, e = X[np.array(rows)].swapaxes(0, 1)
     first, second = a - b, c - e
     traces = (first**2).sum(1) * (second**2).sum(1) / 4

@@ -15,11 +15,8 @@ from tests.small_blocks import small_blocks
 
 SETTINGS = settings(deadline=None, derandomize=True)
 
-rows_strategy = arrays(
-    np.float64,
-    st.tuples(st.integers(2, 12), st.integers(1, 5)),
-    elements=st.floats(-1e3, 1e3, width=32),
-)
+shapes = st.tuples(st.integers(2, 12), st.integers(1, 5))
+rows_strategy = arrays(np.float64, shapes, elements=st.floats(-1e3, 1e3, width=32))
 
 
 def assert_same(a, b, rtol=1e-12):

@@ -44,9 +44,8 @@ def sentence(source, tmp_path_factory):
     """The source as a folder for sentence-transformers; do not write to it."""
     pytest.importorskip("sentence_transformers")
     out = tmp_path_factory.mktemp("sentence") / "served"
-    return to_sentence_transformer(
-        make_pipeline(source.encoder, source.adapter), source.folder, out
-    )
+    model = make_pipeline(source.encoder, source.adapter)
+    return to_sentence_transformer(model, source.folder, out)
 
 
 @pytest.fixture(scope="session")

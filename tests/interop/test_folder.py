@@ -13,17 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from isoadapt import (
-    AdaptedEncoder,
-    AllButTheTop,
-    ClusterIsotropy,
-    IStarAdapter,
-    LinearHead,
-    LogitPreservingWhitening,
-    PenaltyAdapter,
-    TransformerEncoder,
-    Whitening,
-)
+from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder, Whitening, adapters
 from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.interop._folder import read_folder
@@ -72,8 +62,8 @@ def test_partial_fit_goes_on(name, tmp_path):
 
 
 def test_folders_and_pickles_load_without_transformers(tmp_path):
-    adapters = {name: fitted(name) for name in ("Whitening", "TeacherReadout", "FlowAdapter")}
-    for name, adapter in adapters.items():
+    models = {name: fitted(name) for name in ("Whitening", "TeacherReadout", "FlowAdapter")}
+    for name, adapter in models.items():
         save_adapter(adapter, tmp_path / name)
         joblib.dump(adapter, tmp_path / f"{name}.joblib")
     with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +73,7 @@ def test_folders_and_pickles_load_without_transformers(tmp_path):
         patch.setitem(sys.modules, "transformers", None)  # importing it fails
         from isoadapt.interop import load_adapter as load
 
-        for name, adapter in adapters.items():
+        for name, adapter in models.items():
             for loaded in (load(tmp_path / name), joblib.load(tmp_path / f"{name}.joblib")):
                 assert type(loaded) is not type(adapter)  # of modules that were imported anew
                 assert np.array_equal(loaded.transform(X), adapter.transform(X)), name
@@ -106,7 +96,7 @@ def test_names_of_features_and_labels_stay(tmp_path):
 @pytest.mark.parametrize("labels", [[True, False], [3, 1], [1.0, -2.0], [10**12, 0]])
 def test_labels_of_any_kind_stay(labels, tmp_path):
     head = LinearHead(HEAD.coef_[:2], HEAD.intercept_[:2], labels)
-    adapter = LogitPreservingWhitening(head).fit(X)
+    adapter = adapters.LogitPreservingWhitening(head).fit(X)
     loaded = load_adapter(save_adapter(adapter, tmp_path / "a"))
     assert same(loaded.predict(X), adapter.predict(X))
     assert same(loaded.classes_, adapter.classes_)
@@ -146,13 +136,15 @@ class TestCard:
 @pytest.mark.usefixtures("fixed_penalty")
 def test_what_belongs_to_isoadapt_and_scikit_learn_is_saved(tmp_path):
     frozen = FrozenEstimator(LogisticRegression().fit(X, LABELS))
-    adapters = [
-        PenaltyAdapter(CosRegLoss(), head=HEAD, max_epochs=1, random_state=0).fit(X, LABELS),
-        LogitPreservingWhitening(frozen).fit(X),
+    models = [
+        adapters.PenaltyAdapter(CosRegLoss(), head=HEAD, max_epochs=1, random_state=0).fit(
+            X, LABELS
+        ),
+        adapters.LogitPreservingWhitening(frozen).fit(X),
         Whitening().set_output(transform="pandas").fit(X),  # a setting, which is not saved
-        ClusterIsotropy(random_state=np.random.RandomState(0)).fit(X),
+        adapters.ClusterIsotropy(random_state=np.random.RandomState(0)).fit(X),
     ]
-    for number, adapter in enumerate(adapters):
+    for number, adapter in enumerate(models):
         loaded = load_adapter(save_adapter(adapter, tmp_path / str(number)))
         np.testing.assert_array_equal(loaded.transform(X), adapter.transform(X))
         assert isinstance(loaded.transform(X), np.ndarray)
@@ -163,7 +155,7 @@ def penalty(Z):
     return CosRegLoss()(Z)
 
 
-PENALISED = PenaltyAdapter(penalty, head=HEAD, max_epochs=1).fit(X, LABELS)
+PENALISED = adapters.PenaltyAdapter(penalty, head=HEAD, max_epochs=1).fit(X, LABELS)
 NARROW = Whitening("pca", n_components=3).fit(X)
 
 
@@ -187,11 +179,13 @@ def test_what_cannot_be_saved_is_said_before_anything_is_written(adapter, option
 
 
 PIPELINES = {
-    "two": make_pipeline(AllButTheTop(1), IStarAdapter(HEAD, max_epochs=1, random_state=0)),
+    "two": make_pipeline(
+        adapters.AllButTheTop(1), adapters.IStarAdapter(HEAD, max_epochs=1, random_state=0)
+    ),
     "head": make_pipeline(Whitening(), LogisticRegression()),
     "nested": make_pipeline(
         make_pipeline(Whitening(n_components=3), "passthrough"),
-        LogitPreservingWhitening("logistic"),
+        adapters.LogitPreservingWhitening("logistic"),
     ),
 }
 
@@ -217,7 +211,7 @@ class TestPipelines:
 
     def test_from_texts(self, shallow, tmp_path):
         encoder = TransformerEncoder(shallow, max_length=5, device="cpu", cache=tmp_path / "cache")
-        model = AdaptedEncoder(encoder, LogitPreservingWhitening()).fit(TEXTS)
+        model = AdaptedEncoder(encoder, adapters.LogitPreservingWhitening()).fit(TEXTS)
         folder = save_adapter(model, tmp_path / "a")
         loaded = load_adapter(folder)
         assert loaded[0].max_length == 5

@@ -23,11 +23,8 @@ pytestmark = [
 ]
 
 library = pytest.importorskip("sentence_transformers")
-LOADERS = {
-    "sentence": ["SentenceTransformer", "AutoModelForSequenceClassification"],
-    "merged": ["AutoModelForSequenceClassification"],
-    "onnx": ["model.onnx"],
-}
+AUTO = "AutoModelForSequenceClassification"
+LOADERS = {"sentence": ["SentenceTransformer", AUTO], "merged": [AUTO], "onnx": ["model.onnx"]}
 
 
 @pytest.fixture
@@ -197,10 +194,9 @@ def test_what_cannot_be_compared_is_said(copy, onnx, monkeypatch):
 
 
 def test_a_warning_of_the_export_is_no_later_failure(source, tmp_path, monkeypatch):
-    encode = library.SentenceTransformer.encode
-    monkeypatch.setattr(
-        library.SentenceTransformer, "encode", lambda *a, **b: encode(*a, **b) * 1.001
-    )
+    kind = library.SentenceTransformer
+    encode = kind.encode
+    monkeypatch.setattr(kind, "encode", lambda *a, **b: encode(*a, **b) * 1.001)
     with pytest.warns(UserWarning, match="by more than rounding"):
         folder = to_sentence_transformer(source.adapter, source.folder, tmp_path / "out")
     assert "The folder differs by more, without" in (folder / "README.md").read_text()

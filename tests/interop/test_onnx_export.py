@@ -99,9 +99,7 @@ class TestOutputs:
         logits, _ = _onnx._logits(Served.of(model))
         same(logits(columns), model.decision_function(TEXTS))
 
-    def test_without_a_head_of_its_own_an_adapter_of_all_layers_has_the_checkpoints_logits(
-        self, source
-    ):
+    def test_an_adapter_of_all_layers_without_a_head_has_the_checkpoints_logits(self, source):
         encoder = TransformerEncoder(source.folder, pooling="readout", max_length=LENGTH)
         adapter = Whitening().fit(encoder.transform(ROWS))
         logits, _ = _onnx._logits(Served.of(make_pipeline(encoder, adapter)))

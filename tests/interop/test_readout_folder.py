@@ -1,11 +1,8 @@
 """Readouts of any columns as folders whose vectors one file of code computes, without isoadapt."""
 
-import json
-import os
 import re
 import shutil
-import subprocess
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,19 +18,6 @@ from tests.tiny_models import TEXTS, make_model, make_tokenizer, save_model, sav
 library = pytest.importorskip("sentence_transformers", "6.0")
 CODE = "isoadapt_readout.py"
 KINDS = ["layers", "aligned"]
-SERVER = """
-import json, sys
-sys.modules["isoadapt"] = None
-from sentence_transformers import SentenceTransformer
-texts, *folders = json.loads(sys.argv[1])
-for folder in folders:
-    model = SentenceTransformer(folder, trust_remote_code=True, device="cpu")
-    rows = model.encode(texts, batch_size=3, output_value=None)
-    found = [[row[name].tolist() for row in rows] for name in ("sentence_embedding", "logits")]
-    model.save(folder + "-saved")
-    again = SentenceTransformer(folder + "-saved", trust_remote_code=True, device="cpu")
-    print(json.dumps([*found, again.encode(texts).tolist(), model.get_embedding_dimension()]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +33,22 @@ def models(checkpoint, tmp_path_factory):
     return found, place
 
 
-def test_vectors_and_logits_of_one_pass_in_a_process_without_isoadapt(models, checkpoint, tmp_path):
-    given = json.dumps([TEXTS, *(str(models[1] / name) for name in KINDS)])
-    command = [sys.executable, "-c", SERVER, given]
-    printed = subprocess.check_output(command, env=os.environ | {"HF_MODULES_CACHE": str(tmp_path)})
+@pytest.mark.parametrize("name", KINDS)
+def test_vectors_and_logits_of_one_pass_without_isoadapt(name, models, checkpoint, tmp_path):
+    loaded = partial(library.SentenceTransformer, trust_remote_code=True, device="cpu")
+    with without_isoadapt():
+        model = loaded(str(models[1] / name))
+        rows = model.encode(TEXTS, batch_size=3, output_value=None)
+        model.save(str(tmp_path / "saved"))
+        again = loaded(str(tmp_path / "saved")).encode(TEXTS)
     encoder, head = load_checkpoint(checkpoint, max_length=LENGTH)
-    for name, line in zip(KINDS, printed.splitlines(), strict=True):
-        vectors, logits, again, width = json.loads(line)
-        expected = models[0][name].transform(TEXTS)
-        expected /= np.linalg.norm(expected, axis=1, keepdims=True) if name == "aligned" else 1
-        wanted = expected, head.outputs(encoder.transform(TEXTS)), expected
-        for each, own in zip((vectors, logits, again), wanted, strict=True):
-            np.testing.assert_allclose(each, own, atol=2e-6 * np.abs(own).max())
-        assert width == expected.shape[1]
+    expected = models[0][name].transform(TEXTS)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True) if name == "aligned" else 1
+    vectors, logits = ([row[key] for row in rows] for key in ("sentence_embedding", "logits"))
+    own = head.outputs(encoder.transform(TEXTS))
+    for found, wanted in ((vectors, expected), (logits, own), (again, expected)):
+        np.testing.assert_allclose(np.array(found), wanted, atol=2e-6 * np.abs(wanted).max())
+    assert model.get_embedding_dimension() == expected.shape[1]
 
 
 @pytest.mark.parametrize("name", KINDS)

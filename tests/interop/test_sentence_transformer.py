@@ -12,16 +12,7 @@ from safetensors.torch import load_file
 from sklearn.pipeline import make_pipeline
 from tokenizers.pre_tokenizers import Split
 
-from isoadapt import (
-    AdaptedEncoder,
-    FlowAdapter,
-    LinearHead,
-    LogitPreservingWhitening,
-    TeacherReadout,
-    TransformerEncoder,
-    Whitening,
-    load_checkpoint,
-)
+from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder, adapters, load_checkpoint
 from isoadapt.adapters import Affine
 from isoadapt.interop import load_adapter, save_adapter, to_sentence_transformer
 from isoadapt.interop._loaders import check_loader
@@ -94,9 +85,7 @@ class TestClassifiers:
 
     @pytest.mark.parametrize("strips", [True, False])
     @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-    def test_a_decoder_without_a_bias_and_tokens_of_an_empty_text(
-        self, architecture, strips, tmp_path
-    ):
+    def test_a_decoder_without_a_bias_and_tokens_of_no_text(self, architecture, strips, tmp_path):
         model, tokenizer = make_model(architecture, num_hidden_layers=1), make_tokenizer("gpt2")
         if architecture == "llama":
             tokenizer.pad_token, tokenizer.padding_side = "[PAD]", "left"
@@ -104,7 +93,7 @@ class TestClassifiers:
             tokenizer.backend_tokenizer.pre_tokenizer = Split(" ", "isolated")
         folder = save_pair(model, tokenizer, tmp_path / "model")
         encoder, head = load_checkpoint(folder, max_length=LENGTH)
-        model = pipeline_of(encoder, LogitPreservingWhitening(head))
+        model = pipeline_of(encoder, adapters.LogitPreservingWhitening(head))
         out = to_sentence_transformer(model, folder, tmp_path / "out")
         texts = [*TEXTS, " ", "\n"]
         check(out, model, texts)
@@ -118,7 +107,7 @@ class TestClassifiers:
     def test_a_tokenizer_that_leaves_an_empty_text_without_tokens_is_seen(self, tmp_path):
         folder = save_model(tmp_path / "model", "gpt2", num_hidden_layers=1)
         encoder, head = load_checkpoint(folder, max_length=LENGTH)
-        model = pipeline_of(encoder, LogitPreservingWhitening(head))
+        model = pipeline_of(encoder, adapters.LogitPreservingWhitening(head))
         out = to_sentence_transformer(model, folder, tmp_path / "out")
         reference = read_reference(out)
         assert "" in reference.texts
@@ -131,7 +120,7 @@ class TestClassifiers:
     def test_the_adapters_own_head_becomes_the_classifier(self, architecture, tmp_path):
         folder = save_model(tmp_path / "model", architecture, num_hidden_layers=1)
         encoder = TransformerEncoder(folder, max_length=LENGTH)
-        model = pipeline_of(encoder, Whitening(head="logistic"), CLASSES)
+        model = pipeline_of(encoder, adapters.Whitening(head="logistic"), CLASSES)
         out = to_sentence_transformer(model, folder, tmp_path / "out")
         check(out, model)
         close(logits_of(out), model[-1].head_.outputs(model.transform(TEXTS)))
@@ -139,8 +128,8 @@ class TestClassifiers:
     def test_without_a_head_or_with_other_vectors_the_classifier_stays(self, source, tmp_path):
         mean = TransformerEncoder(source.folder, pooling="mean", max_length=LENGTH)
         for name, model in (
-            ("none", pipeline_of(source.encoder, Whitening())),
-            ("mean", pipeline_of(mean, Whitening(head="logistic"), CLASSES)),
+            ("none", pipeline_of(source.encoder, adapters.Whitening())),
+            ("mean", pipeline_of(mean, adapters.Whitening(head="logistic"), CLASSES)),
         ):
             out = to_sentence_transformer(model, source.folder, tmp_path / name)
             check(out, model)
@@ -156,7 +145,7 @@ class TestModules:
         model.max_seq_length = LENGTH
         model.save(str(tmp_path / "model"))
         encoder = TransformerEncoder(tmp_path / "model")
-        pipeline = pipeline_of(encoder, Whitening(n_components=4))
+        pipeline = pipeline_of(encoder, adapters.Whitening(n_components=4))
         out = to_sentence_transformer(pipeline, tmp_path / "model", tmp_path / "out")
         check(out, pipeline)
         assert library.SentenceTransformer(str(out), device="cpu").max_seq_length == LENGTH
@@ -173,7 +162,7 @@ class TestModules:
         model = tmp_path / "model"
         library.SentenceTransformer(modules=parts, device="cpu", truncate_dim=cut).save(str(model))
         edit_json(model / "sentence_bert_config.json", max_seq_length=None)
-        pipeline = pipeline_of(TransformerEncoder(model), Whitening(shrinkage=0.1))
+        pipeline = pipeline_of(TransformerEncoder(model), adapters.Whitening(shrinkage=0.1))
         path = save_adapter(pipeline[1], tmp_path / "saved", base_model=pipeline[0])
         saved = load_adapter(path)
         out = to_sentence_transformer(saved, model, tmp_path / "out")
@@ -190,7 +179,9 @@ def readout(folder, pooling, head=None, **options):
     encoder = TransformerEncoder(folder, pooling=pooling, max_length=LENGTH)
     X = blurred(encoder)
     teacher = X @ np.random.default_rng(0).normal(size=(X.shape[1], 8))
-    return make_pipeline(encoder, TeacherReadout(head, ridge=0.01, **options).fit(X, teacher))
+    return make_pipeline(
+        encoder, adapters.TeacherReadout(head, ridge=0.01, **options).fit(X, teacher)
+    )
 
 
 class TestReadouts:
@@ -236,7 +227,7 @@ class TestFolder:
     def test_adapters_alone_and_unit_length(self, source, tmp_path):
         """Pooling and length are recorded, those of an encoder, or assumed."""
         encoder = TransformerEncoder(source.folder, pooling="mean", max_length=LENGTH)
-        pipeline = pipeline_of(encoder, Whitening())
+        pipeline = pipeline_of(encoder, adapters.Whitening())
         saved = load_adapter(save_adapter(pipeline[1], tmp_path / "adapter", base_model=encoder))
         with warnings.catch_warnings(action="error", category=UserWarning):
             to_sentence_transformer(saved, source.folder, tmp_path / "a")
@@ -259,7 +250,7 @@ class TestDifferences:
     @pytest.mark.parametrize("architecture", ARCHITECTURES)
     def test_fit_and_export_at_defaults(self, tmp_path, architecture):
         folder = save_model(tmp_path / "model", architecture)
-        model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(ROWS)
+        model = AdaptedEncoder(folder, adapters.LogitPreservingWhitening()).fit(ROWS)
         out = to_sentence_transformer(model, folder, tmp_path / "out")
         close(vectors_of(out, ROWS[:20]), model.transform(ROWS[:20]))
 
@@ -301,12 +292,12 @@ class TestDifferences:
 def test_what_cannot_be_exported_is_named(source, bare, tmp_path, monkeypatch):
     model, out = make_pipeline(source.encoder, source.adapter), tmp_path / "out"
     other = save_model(tmp_path / "other", num_labels=4, num_hidden_layers=1, layer_norm_eps=0.1)
-    flow = FlowAdapter(max_epochs=1).fit(source.rows)
+    flow = adapters.FlowAdapter(max_epochs=1).fit(source.rows)
     for adapter, folder, named in (
         (model, bare, "no weights for classifier"),
         (model, other, "another checkpoint"),
         (flow, source.folder, "not an affine map"),
-        (Whitening().fit(np.eye(5)), source.folder, "n_features_in_=5.*width 16"),
+        (adapters.Whitening().fit(np.eye(5)), source.folder, "n_features_in_=5.*width 16"),
     ):
         with pytest.raises(ValueError, match=named):
             to_sentence_transformer(adapter, folder, out)
@@ -327,7 +318,7 @@ def test_what_cannot_be_exported_is_named(source, bare, tmp_path, monkeypatch):
 def test_architectures_that_cannot_be_expressed(tmp_path, architecture, options, match):
     folder = save_model(tmp_path / "model", architecture, **options)
     encoder, head = load_checkpoint(folder)
-    model = pipeline_of(encoder, LogitPreservingWhitening(head))
+    model = pipeline_of(encoder, adapters.LogitPreservingWhitening(head))
     with pytest.raises(ValueError, match=match):
         to_sentence_transformer(model, folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()

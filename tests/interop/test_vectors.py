@@ -117,9 +117,7 @@ class TestSavedAdapters:
     def test_the_identity_stays_when_it_is_saved_again(self, source, other, tmp_path):
         first = self.saved(TransformerEncoder(source.folder), tmp_path / "a")
         save_adapter(first, tmp_path / "b", base_model="org/name")
-        assert (tmp_path / "a/reference.json").read_text() == (
-            tmp_path / "b/reference.json"
-        ).read_text()
+        assert len({(tmp_path / each / "reference.json").read_text() for each in "ab"}) == 1
         assert read_reference(tmp_path / "b").settings["pooling"] == "head_input"
         refuse(load_adapter(tmp_path / "b"), other)
 

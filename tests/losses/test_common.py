@@ -8,23 +8,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch.autograd import gradcheck
 
-from isoadapt.losses import (
-    CosRegLoss,
-    IsoScoreLoss,
-    JointLoss,
-    PersistentEntropyLoss,
-    SpectrumControlLoss,
-)
+from isoadapt import losses
 from tests.losses.examples import cloud, value_and_gradient
 
-LOSSES = [
-    CosRegLoss(),
-    IsoScoreLoss(0.1),
-    IsoScoreLoss(form="linear", bias_corrected=True),
-    PersistentEntropyLoss(),
-    PersistentEntropyLoss("all"),
-    SpectrumControlLoss(c1=2.0),
-]
+LOSSES = [losses.CosRegLoss(), losses.IsoScoreLoss(0.1), losses.SpectrumControlLoss(c1=2.0)]
+LOSSES += [losses.IsoScoreLoss(form="linear", bias_corrected=True)]
+LOSSES += [losses.PersistentEntropyLoss(bars) for bars in ("selected", "all")]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
@@ -92,10 +81,10 @@ class TestEveryPenalty:
 @pytest.mark.parametrize(
     "make",
     [
-        IsoScoreLoss,
-        lambda: IsoScoreLoss(form="linear", bias_corrected=True),
-        PersistentEntropyLoss,
-        lambda: PersistentEntropyLoss("all"),
+        losses.IsoScoreLoss,
+        lambda: losses.IsoScoreLoss(form="linear", bias_corrected=True),
+        losses.PersistentEntropyLoss,
+        lambda: losses.PersistentEntropyLoss("all"),
     ],
 )
 def test_a_member_of_equal_rows_costs_nothing_and_is_counted_in_a_buffer(make):
@@ -114,16 +103,16 @@ def test_a_member_of_equal_rows_costs_nothing_and_is_counted_in_a_buffer(make):
 @pytest.mark.parametrize(
     ("loss", "parameters"),
     [
-        (IsoScoreLoss, {"zeta": -0.1}),
-        (IsoScoreLoss, {"zeta": torch.tensor([0.5, 1.1])}),
-        (IsoScoreLoss, {"form": "mean"}),
-        (PersistentEntropyLoss, {"bars": "some"}),
-        (SpectrumControlLoss, {"decay": "linear"}),
-        (SpectrumControlLoss, {"c1": 0.0}),
-        (SpectrumControlLoss, {"c2": math.nan}),
-        (SpectrumControlLoss, {"gamma": math.nan}),
-        (JointLoss, {"weight": 1.0, "balance": "mean"}),
-        (JointLoss, {"weight": 1.0, "smoothing": 0}),
+        (losses.IsoScoreLoss, {"zeta": -0.1}),
+        (losses.IsoScoreLoss, {"zeta": torch.tensor([0.5, 1.1])}),
+        (losses.IsoScoreLoss, {"form": "mean"}),
+        (losses.PersistentEntropyLoss, {"bars": "some"}),
+        (losses.SpectrumControlLoss, {"decay": "linear"}),
+        (losses.SpectrumControlLoss, {"c1": 0.0}),
+        (losses.SpectrumControlLoss, {"c2": math.nan}),
+        (losses.SpectrumControlLoss, {"gamma": math.nan}),
+        (losses.JointLoss, {"weight": 1.0, "balance": "mean"}),
+        (losses.JointLoss, {"weight": 1.0, "smoothing": 0}),
     ],
 )
 def test_bad_parameters_are_named(loss, parameters):

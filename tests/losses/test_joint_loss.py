@@ -25,9 +25,8 @@ class Rule:
         sizes = [abs(loss) for loss in losses]
         self.means = self.means or sizes
         step = self.s / (1 + self.k)
-        self.means = [
-            size * step + mean * (1 - step) for size, mean in zip(sizes, self.means, strict=True)
-        ]
+        pairs = zip(sizes, self.means, strict=True)
+        self.means = [size * step + mean * (1 - step) for size, mean in pairs]
         self.k += 1
 
     def factors(self):
@@ -57,9 +56,7 @@ def random_losses(members=(), dtype=torch.float32):
         (None, 0.15, 1.0, 0.1, torch.float64),
     ],
 )
-def test_fifty_steps_follow_the_rule_or_add_the_losses_as_they_are(
-    balance, smoothing, s, weight, dtype
-):
+def test_fifty_steps_follow_the_rule_or_add_the_losses(balance, smoothing, s, weight, dtype):
     joint, rule = JointLoss(weight, balance, smoothing), Rule(s)
     rel = 1e-5 if dtype == torch.float32 else 1e-12
     for step in random_losses(dtype=dtype):

@@ -18,9 +18,7 @@ def entropies(Z, labels, bars):
     """Sum over the classes, one by one, from the public functions."""
     select = select_bars if bars == "selected" else lambda lengths: lengths
     clouds = [Z[labels == label] for label in labels.unique()]
-    return sum(
-        persistent_entropy(select(persistence_bars(points))) for points in clouds if len(points) > 4
-    )
+    return sum(persistent_entropy(select(persistence_bars(own))) for own in clouds if len(own) > 4)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from isoadapt.model_selection._compare._methods import (
 from isoadapt.model_selection._compare._paired_tests import Effect
 from isoadapt.model_selection._compare._plan import make_plan
 from isoadapt.model_selection._compare._table import _hardest
+from tests.refusals import refusals
 
 pytestmark = pytest.mark.usefixtures("fixed_penalties")
 D = 6
@@ -157,9 +158,7 @@ class TestOtherRows:
         assert "raises the Spearman correlation from" in said
         assert isinstance(judged_elsewhere.best_adapter("similarity"), BaseEstimator)
 
-    def test_adapters_alone_have_adjusted_p_values_and_a_control_where_labels_are_used(
-        self, judged_elsewhere
-    ):
+    def test_adapters_alone_have_adjusted_p_values_and_controls_of_labels(self, judged_elsewhere):
         for use in judged_elsewhere.uses:
             own = [row for row in judged_elsewhere.rows if row["use"] == use]
             adapters = [row for row in own if row["kind"] == "adapter"]
@@ -217,14 +216,13 @@ class TestCrossValidation:
         assert (row["p_value"], row["changed_predictions"]) == (1.0, 0)
 
 
-class TestWhatTheEncoderSaw:
-    def test_unknown_is_warned_of_and_a_mask_separates_fitted_and_judged_rows(self, plain):
-        with pytest.warns(UserWarning, match="encoder_saw=None: it is not known whether"):
-            make_plan(Data(X, y, "classify", np.arange(90)), 90, cv=2, encoder_saw=None, seed=0)
-        mask = np.arange(len(X) + len(X_TEST)) < len(X)
-        rows, labels = np.r_[X, X_TEST], np.r_[y, Y_TEST]
-        masked = compare_adapters(rows, labels, "Whitening", encoder_saw=mask, random_state=0)
-        assert_same_rows(masked, plain)
+def test_an_unknown_encoder_saw_is_warned_of_and_a_mask_separates_the_rows(plain):
+    with pytest.warns(UserWarning, match="encoder_saw=None: it is not known whether"):
+        make_plan(Data(X, y, "classify", np.arange(90)), 90, cv=2, encoder_saw=None, seed=0)
+    mask = np.arange(len(X) + len(X_TEST)) < len(X)
+    rows, labels = np.r_[X, X_TEST], np.r_[y, Y_TEST]
+    masked = compare_adapters(rows, labels, "Whitening", encoder_saw=mask, random_state=0)
+    assert_same_rows(masked, plain)
 
 
 class TestControls:
@@ -246,10 +244,8 @@ class TestControls:
 
     def test_the_hardest_is_shown(self):
         """That with the greater p-value, or over which nothing is gained."""
-        refit, adapter = (
-            Effect(0.1, 0, 0, 0.02),
-            ComparedMethod("", None, "adapter", (HEAD_REFIT, "layer")),
-        )
+        refit = Effect(0.1, 0, 0, 0.02)
+        adapter = ComparedMethod("", None, "adapter", (HEAD_REFIT, "layer"))
         for gain, expected in ((0.2, HEAD_REFIT), (-0.1, "layer")):
             effects = {"layer": Effect(gain, 0, 0, 0.01), HEAD_REFIT: refit}
             found = lambda _, name, effects=effects: effects[name]  # noqa: E731
@@ -333,31 +329,27 @@ class TestAdapters:
             compare_adapters(X, y, adapters, **TEST)
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"X_test": X_TEST}, "X_test and y_test"),
-        ({"X_test": X_TEST[:, 1:], "y_test": Y_TEST}, "X_test has 5 features"),
-        ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "labels .*but y has other ones"),
-        ({"X_test": X[:20], "y_test": y[:20]}, "leaves 0 of at least"),
-        ({"uses": [Similarity(["a"], ["b"], [1.0])]}, "A must hold numbers"),
-        ({"uses": [Similarity(X[:2], X[2:4], [1.0, 2.0])]}, "at least 3 pairs"),
-        ({"uses": [Search(X[:2], X, [0, 99])]}, r"relevant\[1\]=\[99\]"),
-        ({"uses": Outliers(X)}, "must be a list .*not Outliers$"),
-        ({"uses": [X]}, "not a list with ndarray$"),
-        ({"uses": [Outliers(X), Outliers(X)]}, "'outliers' is taken: pass another"),
-        ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "relabel y"),
-        ({"encoder_saw": True}, "X_test"),
-        ({"cache": "folder"}, "random_state"),
-        ({"groups": np.ones((45, 2))}, "groups has shape"),
-        ({"groups": np.repeat([0, 1, 2], 30)}, "only 0 rows are judged|number of splits"),
-        ({"cv": 1}, "n_splits=1"),
-        ({"cv": [HALVES[0], (HALVES[0][0], HALVES[0][1] + 1)]}, "index 90 is out of bounds"),
-    ],
+test_wrong_data = refusals(
+    ({"X_test": X_TEST}, "X_test and y_test"),
+    ({"X_test": X_TEST[:, 1:], "y_test": Y_TEST}, "X_test has 5 features"),
+    ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "labels .*but y has other ones"),
+    ({"X_test": X[:20], "y_test": y[:20]}, "leaves 0 of at least"),
+    ({"uses": [Similarity(["a"], ["b"], [1.0])]}, "A must hold numbers"),
+    ({"uses": [Similarity(X[:2], X[2:4], [1.0, 2.0])]}, "at least 3 pairs"),
+    ({"uses": [Search(X[:2], X, [0, 99])]}, r"relevant\[1\]=\[99\]"),
+    ({"uses": Outliers(X)}, "must be a list .*not Outliers$"),
+    ({"uses": [X]}, "not a list with ndarray$"),
+    ({"uses": [Outliers(X), Outliers(X)]}, "'outliers' is taken: pass another"),
+    ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "relabel y"),
+    ({"encoder_saw": True}, "X_test"),
+    ({"cache": "folder"}, "random_state"),
+    ({"groups": np.ones((45, 2))}, "groups has shape"),
+    ({"groups": np.repeat([0, 1, 2], 30)}, "only 0 rows are judged|number of splits"),
+    ({"cv": 1}, "n_splits=1"),
+    ({"cv": [HALVES[0], (HALVES[0][0], HALVES[0][1] + 1)]}, "index 90 is out of bounds"),
+    call=lambda options: compare_adapters(X, y, "Whitening", **{"encoder_saw": False} | options),
+    errors=(IndexError, TypeError, ValueError),
 )
-def test_wrong_data(options, word):
-    with pytest.raises((IndexError, TypeError, ValueError), match=word):
-        compare_adapters(X, y, "Whitening", **{"encoder_saw": False} | options)
 
 
 # --- rows, pairs and queries that depend on each other ------------------------------------------

@@ -32,15 +32,12 @@ OPTIONS = {"cv": KFold(2), "scoring": "neg_log_loss"}
 
 
 @pytest.mark.parametrize("kind", [AdaptedEncoder, Pipeline])
-def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, monkeypatch, kind):
-    transform, passes = TransformerEncoder.transform, []
+def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, spy, kind):
     parts = {"encoder": TransformerEncoder(checkpoint), "adapter": IStarAdapter(**QUICK)}
     model = AdaptedEncoder(**parts) if kind is AdaptedEncoder else Pipeline([*parts.items()])
     grid = {"adapter__lam": [-5, 5]}
-    with monkeypatch.context() as patch:
-        noted = lambda self, X: (passes.append(len(X)), transform(self, X))[1]  # noqa: E731
-        patch.setattr(TransformerEncoder, "transform", noted)
-        ours = AdapterSearchCV(model, grid, **OPTIONS).fit(TEXTS, Y)
+    passes = spy(TransformerEncoder, "transform", lambda _, X: len(X))
+    ours = AdapterSearchCV(model, grid, **OPTIONS).fit(TEXTS, Y)
     assert passes == [36]
     assert ours.unbatched_ == {}
     theirs = GridSearchCV(model, grid, **OPTIONS, refit=False).fit(TEXTS, Y)
@@ -85,7 +82,7 @@ def test_what_may_mix_rows_stays_inside_the_folds(checkpoint):
 @pytest.mark.filterwarnings("ignore:.*could not be trained together.*TeacherReadout cannot be")
 @pytest.mark.filterwarnings("ignore:R² of the teacher's vectors")
 @pytest.mark.parametrize("layers", [0, 1])
-def test_with_a_teacher_each_text_is_encoded_once(layers, checkpoint, tmp_path, monkeypatch):
+def test_with_a_teacher_each_text_is_encoded_once(layers, checkpoint, tmp_path, spy):
     """Of each fold, the states are aligned once, and the aligned vectors computed once."""
     teacher = save_pair(make_model().bert, make_tokenizer(), tmp_path)
     general = [" ".join(RNG.choice(WORDS, 7)) for _ in range(20)]
@@ -94,15 +91,10 @@ def test_with_a_teacher_each_text_is_encoded_once(layers, checkpoint, tmp_path, 
     grid = {"adapter__ridge": [0.01, 1.0]}
     options = {"cv": KFold(2), "scoring": lambda model, X, y: model.transform(X)[:, 0].sum()}
     theirs = GridSearchCV(model, grid, **options).fit(TEXTS, Y)
-    encoded, aligned, encode, align = Counter(), [], Opened.encode, _fit_rows.align
-
-    def counted(self, texts, **given):
-        encoded.update((self.pooling.modes, self.pooling.aligned, text) for text in texts.items())
-        return encode(self, texts, **given)
-
-    monkeypatch.setattr(Opened, "encode", counted)
-    monkeypatch.setattr(_fit_rows, "align", lambda *given: aligned.append(1) or align(*given))
+    aligned, calls = spy(_fit_rows, "align"), spy(Opened, "encode")
     ours = AdapterSearchCV(model, grid, n_jobs=2, **options).fit(TEXTS, Y)
+    poolings = [(own.pooling.modes, own.pooling.aligned, texts) for own, texts in calls]
+    encoded = Counter((*each, text) for *each, texts in poolings for text in texts.items())
     assert set(encoded.values()) == {1}
     assert len({key[:2] for key in encoded}) == (7 if layers else 2)  # of each fit two
     assert len(aligned) == 3 * layers  # of two folds, and of all texts

@@ -21,6 +21,7 @@ from isoadapt.model_selection import (
     make_retrieval_scorer,
     make_similarity_scorer,
 )
+from tests.refusals import refusals
 
 RISING = ["isoscore", "isoscore_star", "effective_rank", "two_nn", "partition_isotropy"]
 FALLING = ["partition_dispersion", "cumulative_explained_variance", "anisotropy"]
@@ -63,20 +64,15 @@ class TestIsotropyScorer:
             scorer(LogisticRegression().fit(X, Y), X, Y)
 
 
-@pytest.mark.parametrize(
-    ("make", "word"),
-    [
-        (lambda: make_isotropy_scorer("isocore"), "metric='isocore'"),
-        (lambda: make_isotropy_scorer("isoscore", k=1), "unexpected keyword argument 'k'"),
-        (lambda: make_retrieval_scorer(X, X, range(120), measure="map"), "measure='map'"),
-        (lambda: BestAboveFloor("accuracy", "isoscore", floor=np.nan), "floor"),
-        (lambda: BestAboveFloor("f1", "isoscore", floor=0.5)(NOT_SCORED), "'f1'"),
-        (lambda: BestAboveFloor("a", "isoscore", floor=0.5)(NOT_SCORED), "no candidate has both"),
-    ],
+test_wrong_parameters = refusals(
+    (lambda: make_isotropy_scorer("isocore"), "metric='isocore'"),
+    (lambda: make_isotropy_scorer("isoscore", k=1), "unexpected keyword argument 'k'"),
+    (lambda: make_retrieval_scorer(X, X, range(120), measure="map"), "measure='map'"),
+    (lambda: BestAboveFloor("accuracy", "isoscore", floor=np.nan), "floor"),
+    (lambda: BestAboveFloor("f1", "isoscore", floor=0.5)(NOT_SCORED), "'f1'"),
+    (lambda: BestAboveFloor("a", "isoscore", floor=0.5)(NOT_SCORED), "no candidate has both"),
+    errors=(TypeError, ValueError),
 )
-def test_wrong_parameters(make, word):
-    with pytest.raises((ValueError, TypeError), match=word):
-        make()
 
 
 def test_similarity_search_and_overlap_are_the_metrics_of_the_transformed_rows():

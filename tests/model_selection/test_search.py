@@ -17,17 +17,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ParameterGr
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
-from isoadapt import (
-    CosRegAdapter,
-    ExactIsotropyLayer,
-    IsotropyLayer,
-    IStarAdapter,
-    LinearHead,
-    PenaltyAdapter,
-    SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
-    Whitening,
-)
+from isoadapt import IsotropyLayer, IStarAdapter, LinearHead, SpectrumControlAdapter, adapters
 from isoadapt.adapters import _together
 from isoadapt.adapters._engine._loop import AdapterNet
 from isoadapt.adapters._engine._task import Penalty
@@ -53,12 +43,12 @@ def one_by_one(adapter, grid):
 
 
 def at_once(adapter, grid):
-    adapters = [clone(adapter).set_params(**point) for point in ParameterGrid(grid)]
-    prepared = {each.random_state: prepare(each, X, Y) for each in adapters}
-    assert len({each._batch_key() for each in adapters}) == 1
-    shared = [prepared[each.random_state] for each in adapters]
-    assert not any(fit_together(adapters, shared))
-    return adapters
+    models = [clone(adapter).set_params(**point) for point in ParameterGrid(grid)]
+    prepared = {each.random_state: prepare(each, X, Y) for each in models}
+    assert len({each._batch_key() for each in models}) == 1
+    shared = [prepared[each.random_state] for each in models]
+    assert not any(fit_together(models, shared))
+    return models
 
 
 KINDS = [
@@ -66,11 +56,11 @@ KINDS = [
     (IStarAdapter(HEAD, zeta=0.0, bias_corrected=True), {"lam": [-1, 3], "lr": [5e-4, 1e-3]}),
     (IsotropyLayer(HEAD, lr=1e-3), {"smoothing": [0.05, 1.0], "weight_decay": [0, 0.1]}),
     (IsotropyLayer(HEAD, head_training="joint"), {"alpha": [0.2, 0.9], "weight_decay": [0, 0.1]}),
-    (CosRegAdapter(HEAD), {"lam": [-1, 0, 2]}),
+    (adapters.CosRegAdapter(HEAD), {"lam": [-1, 0, 2]}),
     (IStarAdapter(coordinates="raw"), {"zeta": [0.2, 0.8], "random_state": [0, 1]}),
     (IsotropyLayer(HEAD, head_training="alternating"), {"lr": [5e-4, 1e-3], "alpha": [0.2, 0.9]}),
     (SpectrumControlAdapter(HEAD), {"lam": [0, 2], "lr": [5e-4, 1e-3]}),
-    (TopologicalEntropyAdapter(HEAD), {"lam": [-1, 1], "random_state": [0, 1]}),
+    (adapters.TopologicalEntropyAdapter(HEAD), {"lam": [-1, 1], "random_state": [0, 1]}),
 ]
 
 
@@ -90,19 +80,13 @@ def log_likelihood(head, outputs, y):
 
 
 @pytest.mark.filterwarnings("ignore:this fit harms the task")
-def test_members_stop_when_they_would_alone_and_drop_out(monkeypatch):
+def test_members_stop_when_they_would_alone_and_drop_out(spy):
     """The stopped ones cost nothing any more: later batches hold the others only."""
-    widths, step = [], AdapterNet.train_step
-
-    def counted(net, batch, **kwargs):
-        widths.append(len(net.module_.weight))
-        return step(net, batch, **kwargs)
-
     stopping = {"patience": 2, "lr": 0.3, "lr_schedule": "constant", "ridge": 0.0}
     adapter = IStarAdapter(HEAD, max_epochs=6, scoring=log_likelihood, random_state=0, **stopping)
     grid = {"lam": [-3, 5], "random_state": [0, 1]}
     separate = one_by_one(adapter, grid)
-    monkeypatch.setattr(AdapterNet, "train_step", counted)
+    widths = spy(AdapterNet, "train_step", lambda net, _: len(net.module_.weight))
     for ours, alone in zip(at_once(adapter, grid), separate, strict=True):
         assert (ours.n_iter_, ours.best_epoch_) == (alone.n_iter_, alone.best_epoch_)
         difference = np.linalg.norm(ours.map_.matrix - alone.map_.matrix)
@@ -142,13 +126,9 @@ class TestAgainstGridSearchCV:
 
     def test_pipeline_fits_the_steps_before_the_adapter_in_each_fold(self):
         """Steps that cannot be pickled are told apart."""
-        pipe = make_pipeline(
-            FunctionTransformer(lambda X: X + 1, validate=True),
-            StandardScaler(),
-            FunctionTransformer(lambda X: X - 1),
-            PCA(8),
-            IStarAdapter(**QUICK),
-        )
+        more = FunctionTransformer(lambda X: X + 1, validate=True)
+        less = FunctionTransformer(lambda X: X - 1)
+        pipe = make_pipeline(more, StandardScaler(), less, PCA(8), IStarAdapter(**QUICK))
         grid = {"istaradapter__lam": [-1, 1], "pca__n_components": [2, 8]}
         ours, _ = agree(pipe, grid, X, Y, cv=2)
         assert ours.predict(X).shape == Y.shape
@@ -172,7 +152,7 @@ class TestAgainstGridSearchCV:
         agree(Pipeline(steps), {"next": ["passthrough", StandardScaler()]}, X, Y, cv=2, **scoring)
 
 
-class Distant(CosRegAdapter):
+class Distant(adapters.CosRegAdapter):
     """Its penalty depends on the weight decay, on the rows, on their labels and on the layer."""
 
     def _make_penalty(self, problem, device):
@@ -219,7 +199,7 @@ def test_a_users_penalty_is_trained_together_whatever_the_split(member_axis):
 
     penalty.member_axis = member_axis
     rows, values = make_regression(100, 8, noise=20.0, random_state=0)
-    adapter = PenaltyAdapter(penalty, "ridge", lam=2.0, **QUICK)
+    adapter = adapters.PenaltyAdapter(penalty, "ridge", lam=2.0, **QUICK)
     agree(adapter, {"lam": [0.0, 3.0], "random_state": [0, 1]}, rows, values, cv=2, atol=1e-5)
 
 
@@ -245,10 +225,10 @@ class TestWhatCannotBeTrainedTogether:
     @pytest.mark.parametrize(
         ("adapter", "grid", "alone"),
         [
-            (Whitening(head="logistic"), {"strength": [0.5, 1.0]}, 4),
+            (adapters.Whitening(head="logistic"), {"strength": [0.5, 1.0]}, 4),
             (
                 Pipeline([("layer", IsotropyLayer(HEAD, max_epochs=1, random_state=0))]),
-                [{"layer__alpha": [0.5, 1.0]}, {"layer": [ExactIsotropyLayer(HEAD)]}],
+                [{"layer__alpha": [0.5, 1.0]}, {"layer": [adapters.ExactIsotropyLayer(HEAD)]}],
                 2,
             ),
         ],
@@ -351,7 +331,7 @@ def test_weighted_candidates_are_trained_together(monkeypatch):
     """In blocks, for each of which the embeddings of a fold are taken anew."""
     count_members(monkeypatch, most=1)
     options = {"scoring": "neg_log_loss", "cv": 2}
-    adapter = CosRegAdapter(lr=0.1, **QUICK)
+    adapter = adapters.CosRegAdapter(lr=0.1, **QUICK)
     ours = same(adapter, {"lam": [-1, 3]}, X, Y, {"sample_weight": COUNTS}, **options)
     plain = AdapterSearchCV(adapter, {"lam": [-1, 3]}, refit=False, **options).fit(X, Y)
     difference = plain.cv_results_["mean_test_score"] - ours.cv_results_["mean_test_score"]

@@ -99,13 +99,9 @@ def test_other_searches_are_not_mixed_up(tmp_path, epochs):
     one = {"grid": {"lam": [3]}, "estimator": IStarAdapter(HEAD, max_epochs=1, random_state=0)}
     search(tmp_path, **one)
     needed = epochs.count
-    others = [
-        {"y": (Y + 1) % 3},
-        {"scoring": "neg_log_loss"},
-        {"grid": {"lam": [4]}},
-        {"estimator": IStarAdapter(HEAD, max_epochs=1, random_state=0, zeta=0.9)},
-    ]
-    for options in others:
+    others = [{"y": (Y + 1) % 3}, {"scoring": "neg_log_loss"}, {"grid": {"lam": [4]}}]
+    zeta = {"estimator": IStarAdapter(HEAD, max_epochs=1, random_state=0, zeta=0.9)}
+    for options in (*others, zeta):
         epochs.count = 0
         search(tmp_path, **one | options)
         assert epochs.count > needed // 3, options

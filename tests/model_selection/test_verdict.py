@@ -37,9 +37,7 @@ def tables(draw):
             row |= {"control_p_holm": draw(p_value)}
         rows.append(row)
     margin = draw(st.sampled_from([0.0, 0.05, 0.5]))
-    return [
-        row | {"difference": row["score"] - base, "ci_low": row["score"] - margin} for row in rows
-    ]
+    return [r | {"difference": r["score"] - base, "ci_low": r["score"] - margin} for r in rows]
 
 
 def is_better(row):

@@ -52,10 +52,8 @@ def test_help_loads_nothing_heavy(tmp_path):
 
 @pytest.mark.slow  # compiles all that is imported
 def test_without_docstrings_the_way_out_is_named(tmp_path):
-    code = "from isoadapt import IsotropyLayer"
-    found = subprocess.run(
-        [sys.executable, "-OO", "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
+    command = [sys.executable, "-OO", "-c", "from isoadapt import IsotropyLayer"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "ImportError" in found.stderr
     assert "use python -O" in found.stderr
 

@@ -35,9 +35,8 @@ class Page:
 
 @pytest.fixture(scope="module")
 def comparison():
-    found = compare_adapters(
-        X[:100], Y[:100], ["Whitening"], X_test=X[100:], y_test=Y[100:], encoder_saw=False
-    )
+    options = {"X_test": X[100:], "y_test": Y[100:], "encoder_saw": False}
+    found = compare_adapters(X[:100], Y[:100], ["Whitening"], **options)
     changes = {"use": "index", "metric": "MRR@10"}
     index = [row | changes for row in found.rows if row["use"] == "classify"]
     index[0]["adapter"] = "second pass"
@@ -95,11 +94,8 @@ def test_the_card_and_the_drawings_show_what_the_tests_do(file):
 
 
 def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
-    rows = [
-        {key: HOSTILE if value == "Whitening" else value for key, value in row.items()}
-        for row in comparison.rows
-        if row["use"] == "classify"
-    ]
+    rows = [row for row in comparison.rows if row["use"] == "classify"]
+    rows = [{k: HOSTILE if v == "Whitening" else v for k, v in row.items()} for row in rows]
     hostile = Comparison(rows, HOSTILE, {}, [HOSTILE])
     few, classes = X[:20], np.array([HOSTILE, "b"])[Y[:20]]
     audit = isotropy_report(X, labels=np.array([HOSTILE, "b"])[Y])

@@ -66,24 +66,16 @@ def test_a_pass_gives_the_library_s_embeddings_and_layers(model):
     classes = AutoModelForSequenceClassification, AutoTokenizer
     live = tuple(each.from_pretrained(model) for each in classes)
     found = read(*live, texts, 64)
-    np.testing.assert_allclose(
-        found.embeddings, TransformerEncoder(live).transform(texts), atol=1e-5
-    )
+    expected = TransformerEncoder(live).transform(texts)
+    np.testing.assert_allclose(found.embeddings, expected, atol=1e-5)
     theirs = layer_report(TransformerEncoder(live), texts)[1:].itertuples()
     for layer, own in zip(theirs, found.layers, strict=True):
         assert own.count == layer.n_tokens
         assert isoscore(own) == pytest.approx(layer.isoscore, rel=1e-5)
 
 
-def test_adapters_reuse_the_embeddings_of_their_base(monkeypatch):
-    runs = []
-    fine_tune = _training.fine_tune
-
-    def counted(*given):
-        runs.append(given[0])
-        return fine_tune(*given)
-
-    monkeypatch.setattr(_training, "fine_tune", counted)
+def test_adapters_reuse_the_embeddings_of_their_base(spy):
+    runs = spy(_training, "fine_tune", lambda job, *_: job)
     base = job().run()
     cell = adapter_cell(ADAPTERS[0], job())
     found = run_cell(cell)["figures"]

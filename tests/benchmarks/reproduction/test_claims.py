@@ -98,10 +98,7 @@ def test_a_seed_without_a_figure_lets_no_claim_hold():
 def test_a_task_whose_bases_have_not_learned_is_not_judged():
     low, high = [1] * 3, [2, 2.1, 2]
     found = [*records("low", low, task="cola"), *records("high", high, task="cola")]
-    for bases, outcome in (
-        ([0.1, 0.11, 0.12], NOT_JUDGED),
-        ([0.34, 0.33, 0.32], HOLDS),
-        ([0.34, 0.33], WAITING),
-    ):
+    cases = ([0.1, 0.11, 0.12], NOT_JUDGED), ([0.34, 0.33, 0.32], HOLDS), ([0.34, 0.33], WAITING)
+    for bases, outcome in cases:
         table = table_of([*found, *records("base", bases, "metric", task="cola")])
         assert judge(claim(task="cola"), table).outcome == outcome
