@@ -83,19 +83,21 @@ def compare(
     reference: Callable[[], Any],
     *,
     repeats: int,
+    warm_up: bool = True,
     rows: Any = None,
     target: float | None = None,
     **facts: Any,
 ) -> Comparison:
-    """Measure two callables alternately, after one unmeasured call of each.
+    """Measure two callables alternately, after one unmeasured call of each unless they are warm.
 
     The order changes from pair to pair, so that a slowdown of the machine affects both. The sizes
     that the table shows are those of `rows` (n, d), or are among the facts.
     """
     if rows is not None:
         facts |= {"n": len(rows), "d": rows.shape[1]}
-    ours()
-    reference()
+    if warm_up:
+        ours()
+        reference()
     spent: dict[Any, list[float]] = {ours: [], reference: []}
     for repeat in range(repeats):
         for function in (ours, reference) if repeat % 2 == 0 else (reference, ours):

@@ -25,7 +25,7 @@ def run(quick: bool) -> list[Comparison]:
         return [
             _reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 3))),
             _overhead(place / "cold", 100 if quick else 4000, 1 if quick else 3),
-            *_two_processes(place / "processes", *((50, 1) if quick else (4000, 3))),
+            *_two_processes(place / "processes", *((50, 1) if quick else (4000, 2))),
         ]
 
 

@@ -53,20 +53,25 @@ def penalty_share(
         bench = FinetuningBench(device, batch_size, n_rows, folder)
         plain = partial(bench.step, bench.trainer(transformers.Trainer))
         for case in CASES:
-            settings = {"penalty": case.penalty, "where": case.where, "shrinkage_tokens": 2048}
-            trainer = bench.trainer(partial(IsotropyTrainer, **settings))
+            trainer = bench.trainer(
+                IsotropyTrainer, penalty=case.penalty, where=case.where, shrinkage_tokens=2048
+            )
             trainer._update_prior_cov()
             trainer.training_step(bench.model, bench.batch)
-            n, d = trainer._last_points.shape
             share = case.share if device.type == "cpu" else case.share_cuda
-            rest: dict[str, Any] = {"repeats": repeats, "n": n, "d": d}
+            rest: dict[str, Any] = {"repeats": repeats, "rows": trainer._last_points}
             name = f"fine-tuning step with {case.name}, against without"
             target = share and 1 / (1 + share)
             yield compare(name, partial(bench.step, trainer), plain, target=target, **rest)
             name = f"forward and backward of {case.name} alone, against a whole plain step"
             target = share and 1 / share
             yield compare(name, partial(bench.penalise, trainer), plain, target=target, **rest)
-        yield bench.shrinkage()
+        trainer = bench.trainer(IsotropyTrainer, penalty=IsoScoreLoss(0.2), where="all")
+        trainer._update_prior_cov()
+        logged = trainer.state.log_history[-1]
+        sizes = {"n": int(logged["shrinkage_points"]), "d": bench.model.config.hidden_size}
+        name = "Σ_S of all layers' tokens, once an epoch"
+        yield Comparison(name, (logged["shrinkage_seconds"],), facts=sizes)
 
 
 class FinetuningBench:
@@ -74,10 +79,9 @@ class FinetuningBench:
 
     def __init__(self, device: torch.device, batch_size: int, n_rows: int, folder: str) -> None:
         self.device, self.batch_size, self.folder = device, batch_size, folder
-        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder())
-        self.collate = transformers.DataCollatorWithPadding(tokenizer)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder())
         corpus = draw_corpus(n_rows, 2, seed=0)
-        tokens = tokenizer(list(corpus.train_texts))["input_ids"]
+        tokens = self.tokenizer(list(corpus.train_texts))["input_ids"]
         self.rows = [
             {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": int(label)}
             for ids, label in zip(tokens, corpus.train_labels, strict=True)
@@ -85,10 +89,10 @@ class FinetuningBench:
         self.model = transformers.AutoModelForSequenceClassification.from_pretrained(
             minilm_folder(), num_labels=2, dtype=torch.float32
         ).to(device)
-        batch = self.collate(self.rows[:batch_size])
+        batch = transformers.DataCollatorWithPadding(self.tokenizer)(self.rows[:batch_size])
         self.batch = {name: values.to(device) for name, values in batch.items()}
 
-    def trainer(self, make: Any) -> Any:
+    def trainer(self, kind: Any, **settings: Any) -> Any:
         """Return a trainer of the common model that is ready for a step."""
         args = transformers.TrainingArguments(
             self.folder,
@@ -98,9 +102,8 @@ class FinetuningBench:
             disable_tqdm=True,
             use_cpu=self.device.type == "cpu",
         )
-        trainer = make(
-            model=self.model, args=args, train_dataset=self.rows, data_collator=self.collate
-        )
+        common = {"train_dataset": self.rows, "processing_class": self.tokenizer}
+        trainer = kind(model=self.model, args=args, **common, **settings)
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.create_optimizer_and_scheduler(100)
         trainer.current_gradient_accumulation_steps = 1
@@ -120,15 +123,6 @@ class FinetuningBench:
         points.grad = None
         objective(points.new_zeros(()), points, labels)[1].backward()
         self._wait()
-
-    def shrinkage(self) -> Comparison:
-        """Return the time of Σ_S for the tokens of all layers."""
-        trainer = self.trainer(partial(IsotropyTrainer, penalty=IsoScoreLoss(0.2), where="all"))
-        trainer._update_prior_cov()
-        logged = trainer.state.log_history[-1]
-        sizes = {"n": int(logged["shrinkage_points"]), "d": self.model.config.hidden_size}
-        name = "Σ_S of all layers' tokens, once an epoch"
-        return Comparison(name, (logged["shrinkage_seconds"],), facts=sizes)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -34,13 +34,14 @@ def run(quick: bool) -> Iterator[Comparison]:
         to_sentence_transformer(model, checkpoint, Path(folder, "torch"))
         two_passes = _two_passes(str(Path(folder, "torch")))
         _assert_same(service(texts[:32]), two_passes(texts[:32]))
-        for calls, requests in ("one text", [[text] for text in texts]), ("all texts", [texts]):
+        one_by_one = [[text] for text in texts]
+        for calls, requests, repeats in ("one text", one_by_one, 1), ("all texts", [texts], 3):
             yield compare(
                 f"labels and vectors of onnxruntime, {calls} a call, against pipeline and "
                 "sentence-transformers, two passes",
                 partial(_answer, service, requests),
                 partial(_answer, two_passes, requests),
-                repeats=1 if quick else 3,
+                repeats=1 if quick else repeats,
                 target=2.0,
                 n=len(texts),
                 d=384,

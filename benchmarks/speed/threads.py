@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -36,14 +37,14 @@ def run(quick: bool) -> Iterator[Comparison]:
 
 def calls(quick: bool) -> dict[str, tuple[int, int, Callable[[], Any]]]:
     """Return n, d and the call that is measured, by the name of its row."""
-    data, rng = load_embeddings("cola"), np.random.default_rng(0)
-    n, many = (400, 2000) if quick else (4000, 100_000)
+    data, (n, many) = load_embeddings("cola"), (400, 2000) if quick else (4000, 100_000)
     X, y, head = data.X_train, data.y_train, data.head
-    big, wide = rng.normal(size=(many, 384)), np.hstack([X, X[:, ::-1], X**2])[:n]
+    big = cache(lambda: np.random.default_rng(0).normal(size=(many, 384)))  # drawn if it is read
+    wide = np.hstack([X, X[:, ::-1], X**2])[:n]
     refitted = iso.IsoBN(head="logistic", head_training="refit")
     preserving = iso.LogitPreservingWhitening(head)
     return {
-        "Whitening, 100,000 rows": (many, 384, lambda: iso.Whitening().fit(big)),
+        "Whitening, 100,000 rows": (many, 384, lambda: iso.Whitening().fit(big())),
         "Whitening": (*X.shape, lambda: iso.Whitening().fit(X)),
         "LogitPreservingWhitening": (*X.shape, lambda: preserving.fit(X, y)),
         "AllButTheTop": (*X.shape, lambda: iso.AllButTheTop().fit(X)),
@@ -59,7 +60,7 @@ def _seconds(name: str, quick: bool, single: bool) -> float:
     call = calls(quick)[name][-1]
     with single_thread() if single else nullcontext():
         call()
-        return median(seconds_of(call) for _ in range(1 if quick else 5))
+        return median(seconds_of(call) for _ in range(1 if quick else 3))
 
 
 def _beside_a_busy_process(quick: bool) -> Comparison:
