@@ -32,11 +32,6 @@ def is_regression(y: NDArray[Any]) -> bool:
     return y.dtype.kind == "f"
 
 
-def probe(y: NDArray[Any]) -> str:
-    """Return the kind of head that is fitted to labels."""
-    return "ridge" if is_regression(y) else "logistic"
-
-
 class Unchanged(TransformerAdapter):
     """The unchanged embeddings with the stored head, or with a head that is fitted again."""
 
@@ -95,9 +90,8 @@ def measure_adapter(estimator: Any, data: Embeddings) -> dict[str, float]:
     with warnings.catch_warnings():  # both scores are shown, so no warning on the bias
         warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
         report = isotropy_report(estimator.transform(data.X_test))
-    geometry = {"isoscore": report.isoscore, "corrected": report.isoscore_corrected}
-    others = {"ev1": report.ev1, "seconds": seconds, "changed": int(changed.sum())}
-    return {**task, **geometry, **others}
+    scores = {"isoscore": report.isoscore, "corrected": report.isoscore_corrected}
+    return task | scores | {"ev1": report.ev1, "seconds": seconds, "changed": int(changed.sum())}
 
 
 def drawn_rows(y: NDArray[Any], n: int, seed: int | None) -> list[NDArray[np.int64]]:

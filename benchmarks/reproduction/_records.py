@@ -102,8 +102,7 @@ def table_of(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         | record.get("figures", {})
         for record in records
     ]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = pd.DataFrame(rows, columns=columns or [*names, "failed", "metric", "dev"])
+    table = pd.DataFrame(rows, columns=None if rows else [*names, "failed", "metric", "dev"])
     collapsed = [isinstance(dev, dict) and _one_class(dev) for dev in table["dev"]]
     return table.astype({"metric": float, "failed": bool}).assign(collapsed=collapsed)
 
