@@ -87,7 +87,7 @@ def _figures(model: Path, task: str, rows: list[Any], labels: list[int]) -> dict
 
 def text(frame: pd.DataFrame) -> str:
     """Return a row for each task and weight: means over the seeds."""
-    lines = []
+    lines, spreads = [], []
     for (task, lam), own in frame.groupby(["task", "lam"]):
         of_task = frame[frame["task"].eq(task)]
         plain = of_task[of_task["lam"].eq(0)].set_index("seed")["predicted"]
@@ -96,20 +96,16 @@ def text(frame: pd.DataFrame) -> str:
             for record in own.itertuples()
             for seed in ([record.seed] if lam else plain.index.drop(record.seed))
         ]
-        numbers = [own["held out"].mean(), np.mean(changed)]
-        uses = [np.mean([found[name] for found in own["figures"]], axis=0) for name in MAPS]
+        uses = np.array([[found[name] for name in MAPS] for found in own["figures"]])
+        spreads += [uses.std(axis=0, ddof=1).max()] if len(own) > 1 else []
         weight = f"{lam:g} (chosen)" if lam == _chosen(of_task) else f"{lam:g}"
         score = f"{own['own task'].mean():.3f} ± {own['own task'].std():.3f}".removesuffix(" ± nan")
-        line = [task, weight, score, *(f"{each:.3f}" for each in numbers)]
-        line += [" · ".join(f"{use:.3f}" for use in of) for of in uses]
+        line = [task, weight, score, f"{own['held out'].mean():.3f}", f"{np.mean(changed):.3f}"]
+        line += [" · ".join(f"{use:.3f}" for use in of) for of in uses.mean(axis=0)]
         lines.append([*line, f"{own['minutes'].mean():.1f}", f"{len(own)}"])
     header = ("task", "λ", "own task", "held out", "changed", *MAPS, "training, min", "seeds")
-    uses = frame["figures"].map(lambda found: [found[name] for name in MAPS])
-    groups = [np.stack(of.tolist()) for _, of in uses.groupby([frame["task"], frame["lam"]])]
-    spread = max(of.std(axis=0, ddof=1).max() for of in groups if len(of) > 1)
-    return (
-        f"{markdown_table(header, lines)}\n\nLargest standard deviation over seeds: {spread:.3f}."
-    )
+    spread = f"Largest standard deviation over seeds: {max(spreads):.3f}."
+    return f"{markdown_table(header, lines)}\n\n{spread}"
 
 
 def _chosen(of_task: pd.DataFrame) -> float:

@@ -5,7 +5,7 @@ that needs it repeats the run.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -102,22 +102,7 @@ class Job:
 
     def run(self) -> dict[str, Any]:
         """Fine-tune and return the figures on the whole dev set or on the held-out rows."""
-        of_rows = _on_held_out_rows if self.held_out else _on_dev_set
-        return of_rows(self, load_task(self.task))
-
-
-class Task(NamedTuple):
-    """The training rows and the whole dev set of a task."""
-
-    train_texts: Sequence[Any]
-    train_labels: NDArray[Any]
-    dev_texts: Sequence[Any]
-    dev_labels: NDArray[Any]
-
-
-def load_task(name: str) -> Task:
-    """Read the training rows and the dev set of a task."""
-    return Task(*read_table(name, "train"), *read_table(name, "dev"))
+        return _on_held_out_rows(self) if self.held_out else _on_dev_set(self)
 
 
 def base_embeddings(job: Job) -> Embeddings:
@@ -130,8 +115,8 @@ def base_embeddings(job: Job) -> Embeddings:
         return Embeddings(f"{job.task} dev", *arrays, head)
 
 
-def _on_held_out_rows(job: Job, data: Task) -> dict[str, Any]:
-    texts, labels = data.train_texts, data.train_labels
+def _on_held_out_rows(job: Job) -> dict[str, Any]:
+    texts, labels = read_table(job.task, "train")
     kept, rest = train_test_split(
         np.arange(len(labels)), test_size=job.held_out, stratify=labels, random_state=0
     )
@@ -141,21 +126,22 @@ def _on_held_out_rows(job: Job, data: Task) -> dict[str, Any]:
     return measuring.task_figures(job.task, labels[rest], found.outputs.numpy())
 
 
-def _on_dev_set(job: Job, data: Task) -> dict[str, Any]:
-    network, tokenizer, history = fine_tune(job, data.train_texts, data.train_labels)
+def _on_dev_set(job: Job) -> dict[str, Any]:
+    (texts, labels), (dev_texts, dev_labels) = (read_table(job.task, s) for s in ("train", "dev"))
+    network, tokenizer, history = fine_tune(job, texts, labels)
     read = partial(measuring.read, network, tokenizer, max_length=MAX_LENGTH)
-    dev, n_layers = read(data.dev_texts), network.config.num_hidden_layers
-    rows = measuring.prior_rows(tokenizer, data.train_texts, MAX_LENGTH, n_layers, job.seed)
-    prior = read([data.train_texts[i] for i in rows])
+    dev, n_layers = read(dev_texts), network.config.num_hidden_layers
+    rows = measuring.prior_rows(tokenizer, texts, MAX_LENGTH, n_layers, job.seed)
+    prior = read([texts[i] for i in rows])
     if job.condition == BASE:
-        train, head = read(data.train_texts, of_tokens=False), find_last_linear(network)
-        own = (train.embeddings, data.train_labels, dev.embeddings, data.dev_labels)
+        train, head = read(texts, of_tokens=False), find_last_linear(network)
+        own = (train.embeddings, labels, dev.embeddings, dev_labels)
         parts = (*own, *(part.detach().cpu() for part in (head.weight, head.bias)))
         writable_folder(job.file.parent)
         with atomic_path(job.file) as temporary, temporary.open("wb") as opened:
             np.savez(opened, **dict(zip(STORED, map(np.asarray, parts), strict=True)))
     return {
-        **measuring.task_figures(job.task, data.dev_labels, dev.outputs.numpy()),
+        **measuring.task_figures(job.task, dev_labels, dev.outputs.numpy()),
         **measuring.embedding_figures(dev.embeddings),
         **measuring.token_figures(dev, prior),
         **measuring.log_figures(history),

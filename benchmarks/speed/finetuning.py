@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks.speed._harness import Comparison, compare
 from isoadapt.datasets import minilm_folder
 from isoadapt.finetune import IsotropyTrainer
-from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
+from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss
 from tools.acceptability.corpus import draw_corpus
 
 
@@ -22,7 +22,7 @@ class Case(NamedTuple):
     name: str
     penalty: nn.Module
     where: str
-    share: float | None
+    share: float
     share_cuda: float | None = None
 
 
@@ -31,7 +31,6 @@ CASES = (
     Case("I-STAR on all layers' tokens", IsoScoreLoss(0.2, "linear"), "all", 0.10, 0.03),
     Case("CosReg on the last layer's tokens", CosRegLoss(), "last", 0.02),
     Case("persistent entropy on the head input", PersistentEntropyLoss(), "head_input", 0.05),
-    Case("spectrum control on the head input", SpectrumControlLoss(), "head_input", None),
 )
 
 
@@ -46,8 +45,7 @@ def penalty_share(
     """Compare steps with each penalty to steps of the Trainer; the target bounds the share.
 
     A share of a few percent is smaller than the noise of the machine. The time of the penalty alone
-    is therefore compared to a whole step too. The last result is the time of Σ_S for the tokens of
-    all layers, which is computed once per epoch.
+    is therefore compared to a whole step too.
     """
     with tempfile.TemporaryDirectory() as folder:
         bench = FinetuningBench(device, batch_size, n_rows, folder)
@@ -66,12 +64,6 @@ def penalty_share(
             name = f"forward and backward of {case.name} alone, against a whole plain step"
             target = share and 1 / share
             yield compare(name, partial(bench.penalise, trainer), plain, target=target, **rest)
-        trainer = bench.trainer(IsotropyTrainer, penalty=IsoScoreLoss(0.2), where="all")
-        trainer._update_prior_cov()
-        logged = trainer.state.log_history[-1]
-        sizes = {"n": int(logged["shrinkage_points"]), "d": bench.model.config.hidden_size}
-        name = "Σ_S of all layers' tokens, once an epoch"
-        yield Comparison(name, (logged["shrinkage_seconds"],), facts=sizes)
 
 
 class FinetuningBench:

@@ -6,7 +6,6 @@ Each part says what it checks. `--quick` uses small sizes; with `--device cpu` n
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +22,7 @@ import isoadapt as iso
 from benchmarks._data import Embeddings, bumpy_cloud, load_embeddings, narrow_cone, shared_folder
 from benchmarks.speed._harness import Comparison, compare, run_all, seconds_of
 from benchmarks.speed.finetuning import penalty_share
-from benchmarks.speed.isoscore import isoscore_by_singular_values, value_and_gradient
+from benchmarks.speed.isoscore import value_and_gradient
 from benchmarks.speed.search import GRID, SMALL
 from isoadapt.adapters._registry import ADAPTERS, NAMES, REGISTRY
 from isoadapt.geometry import Moments, persistence_bars, persistent_entropy, select_bars
@@ -45,16 +44,6 @@ def agree(name: str, expected: Any, found: Any, tolerance: float) -> None:
     print(f"{name}: largest difference {difference:.2g}, at most {tolerance:g} allowed", flush=True)
 
 
-def agree_with_gradient(
-    name: str, score: Callable[[Tensor], Tensor], cloud: Tensor, there: Tensor
-) -> None:
-    """Compare a score of points on the CPU and on the device, and its gradient."""
-    (expected, gradient), (found, other) = (value_and_gradient(score, X) for X in (cloud, there))
-    agree(name, expected, found, 1e-4)
-    scale = float(gradient.abs().max())
-    agree(f"its gradient, n={len(cloud)}", gradient / scale, other / scale, 1e-2)
-
-
 def timed(name: str, calls: Iterable[Callable[[], Any]], quick: bool, rows: Any) -> Comparison:
     """Compare two calls on rows (n, d), each with all its work on the GPU."""
 
@@ -67,45 +56,34 @@ def timed(name: str, calls: Iterable[Callable[[], Any]], quick: bool, rows: Any)
     return compare(name, *ended, repeats=1 if quick else 5, rows=rows)
 
 
-def scores(device: torch.device, quick: bool) -> Part:
-    """IsoScore and its gradient, against an algorithm by singular values."""
-    for n in (64, 200) if quick else (64, 700, 8192):
-        cloud = bumpy_cloud(n, D, seed=0)
-        there = cloud.to(device)
-        agree_with_gradient(f"IsoScore, n={n}", isoscore_star, cloud, there)
-        kinds = isoscore_star, isoscore_by_singular_values
-        calls = (partial(value_and_gradient, kind, there) for kind in kinds)
-        name = f"IsoScore forward + backward on {device.type}, against svdvals"
-        yield timed(name, calls, quick, cloud)
-
-
-def moments(device: torch.device, quick: bool) -> Part:
-    """Moments: the covariance, in one pass."""
-    points = bumpy_cloud(*(500, 32) if quick else (200_000, 384), seed=0) + 100
-    there = points.to(device)
-    expected, found = (Moments().update(rows).covariance() for rows in (points, there))
-    _assert_on(device, found)
-    agree("Moments, covariance", expected, found, 1e-10 * float(expected.abs().max()))
-    agree("IsoScore of a tensor there", isoscore(points), isoscore(there), 0.0)
-    calls = (lambda rows=rows: Moments().update(rows) for rows in (there, points))
-    yield timed(f"Moments, {device.type} against CPU", calls, quick, points)
-
-
-def bars(device: torch.device, quick: bool) -> Part:
-    """Bars and the gradient of persistent entropy, which stay on the device."""
-    cloud = bumpy_cloud(100 if quick else 1000, D, seed=0)
+def geometry(device: torch.device, quick: bool) -> Part:
+    """Moments, bars, IsoScore and persistent entropy of points there, and their gradients."""
+    sizes, few = ((64, 200), 100) if quick else ((64, 700, 8192), 1000)
+    cloud = bumpy_cloud(sizes[-1], D, seed=0)
     there = cloud.to(device)
+    expected, found = (Moments().update(rows + 100).covariance() for rows in (cloud, there))
+    agree("Moments, covariance", expected, found, 1e-10 * float(expected.abs().max()))
+    agree("IsoScore of a tensor there", isoscore(cloud), isoscore(there), 0.0)
+    bars = persistence_bars(there[:few])
+    agree("persistence_bars", persistence_bars(cloud[:few]), bars, 1e-3)
+    if {found.device.type, bars.device.type} != {device.type}:
+        raise ValueError(f"what was computed on {device.type} is on {found.device}, {bars.device}")
 
     def entropy(X: Tensor) -> Tensor:
         return persistent_entropy(select_bars(persistence_bars(X)))
 
-    found = persistence_bars(there)
-    _assert_on(device, found)
-    agree("persistence_bars", persistence_bars(cloud), found, 1e-3)
-    agree_with_gradient("persistent entropy of the selected bars", entropy, cloud, there)
-    calls = (partial(value_and_gradient, entropy, points) for points in (there, cloud))
-    name = f"persistent entropy of points, forward + backward, {device.type} against CPU"
-    yield timed(name, calls, quick, cloud)
+    pairs = [(isoscore_star, n) for n in sizes]
+    for score, n in (*pairs, (entropy, few)):
+        name = f"{'IsoScore' if score is isoscore_star else 'persistent entropy'} of {n} points"
+        (expected, gradient), (found, other) = (
+            value_and_gradient(score, points[:n]) for points in (cloud, there)
+        )
+        agree(name, expected, found, 1e-4)
+        scale = float(gradient.abs().max())
+        agree(f"gradient of {name}", gradient / scale, other / scale, 1e-2)
+        calls = (partial(value_and_gradient, score, points[:n]) for points in (there, cloud))
+        title = f"{name}, forward + backward, {device.type} against CPU"
+        yield timed(title, calls, quick, cloud[:n])
 
 
 def adapters(device: torch.device, quick: bool) -> Part:
@@ -196,33 +174,12 @@ def readout(device: torch.device, quick: bool) -> Part:
     yield timed(name, calls, quick, found[0])
 
 
-def cache(device: torch.device, quick: bool) -> Part:
-    """A cache: each unique text is encoded once; reading against encoding."""
-    folder, texts = _checkpoint(), _texts(quick)
-    bare = iso.TransformerEncoder(folder, device=device)
-    with tempfile.TemporaryDirectory() as store:
-        cached = iso.TransformerEncoder(folder, device=device, cache=store)
-        first = cached.transform(texts + texts)
-        agree("rows through a cache", np.tile(bare.transform(texts), (2, 1)), first, 1e-3)
-        agree("rows read again", first[: len(texts)], cached.transform(texts), 0.0)
-        misses, unique = iso.EmbeddingCache(store).stats().misses, len(set(texts))
-        agree("texts encoded, and unique ones", misses, unique, 0)
-        calls = (partial(each.transform, texts) for each in (cached, bare))
-        name = f"reading from the cache, against encoding on {device.type}"
-        yield timed(name, calls, quick, first[: len(texts)])
-
-
 def finetuning(device: torch.device, quick: bool) -> Part:
-    """Fine-tuning: the share of a step that each penalty takes, and Σ_S."""
+    """Fine-tuning: the share of a step that each penalty takes."""
     return penalty_share(device, *((1, 4, 16) if quick else (25, 32, 4096)))
 
 
-PARTS = (encoder, search, readout, adapters, scores, moments, bars, cache, finetuning)
-
-
-def _assert_on(device: torch.device, found: Tensor) -> None:
-    if found.device.type != device.type:
-        raise ValueError(f"what was computed on {device.type} is on {found.device.type}")
+PARTS = (encoder, search, readout, adapters, geometry, finetuning)
 
 
 def _data(quick: bool) -> Embeddings:

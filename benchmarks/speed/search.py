@@ -51,7 +51,6 @@ def _compare(
         rows=data.X_train,
         target=target,
     )
-    scores = [each.cv_results_["mean_test_score"] for each in searches]
-    if np.abs(np.subtract(*scores)).max() > 0.003:
-        raise ValueError(f"the searches give other scores: {scores}")
+    scores = (each.cv_results_["mean_test_score"] for each in searches)
+    np.testing.assert_allclose(*scores, rtol=0, atol=0.003)
     return found

@@ -6,8 +6,8 @@ Measure on an otherwise idle machine.
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from contextlib import nullcontext
+from functools import cache, partial
 from statistics import median
 from typing import Any
 
@@ -64,14 +64,20 @@ def _seconds(name: str, quick: bool, single: bool) -> float:
 
 
 def _beside_a_busy_process(quick: bool) -> Comparison:
-    """Compare a fit beside a busy process with one alone."""
+    """Compare a fit beside a process that multiplies matrices in all threads with one alone."""
     data = narrow_cone(400, 384, seed=0) if quick else load_embeddings("mrpc")
     layer = iso.IsotropyLayer(data.head, device="cpu", random_state=0)
+    fit = partial(layer.fit, data.X_train, data.y_train)
     busy, alone = [], []
     for _ in range(1 if quick else 3):
-        alone.append(seconds_of(lambda: layer.fit(data.X_train, data.y_train)))
-        with _busy_process():
-            busy.append(seconds_of(lambda: layer.fit(data.X_train, data.y_train)))
+        alone.append(seconds_of(fit))
+        with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
+            try:
+                if process.stdout is None or process.stdout.readline().strip() != b"busy":
+                    raise RuntimeError("the process that should keep the cores busy is not there")
+                busy.append(seconds_of(fit))
+            finally:
+                process.kill()
     return Comparison(
         "IsotropyLayer, default fit, beside a busy process, against alone",
         tuple(busy),
@@ -79,15 +85,3 @@ def _beside_a_busy_process(quick: bool) -> Comparison:
         1 / 2.5,
         {"n": len(data.X_train), "d": data.X_train.shape[1]},
     )
-
-
-@contextmanager
-def _busy_process() -> Iterator[None]:
-    """Run a process that multiplies matrices in all threads while the block runs."""
-    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
-        try:
-            if process.stdout is None or process.stdout.readline().strip() != b"busy":
-                raise RuntimeError("the process that should keep the cores busy has not started")
-            yield
-        finally:
-            process.kill()
