@@ -30,17 +30,9 @@ def measure(task: str, adapters: str) -> dict[str, Any]:
         embed, test = checkpoint.vectors, texts.similarity("test")
         uses.append(Similarity(embed(test.first), embed(test.second), test.scores))
     begun = time.perf_counter()
-    found = compare_adapters(
-        stored.X_train,
-        stored.y_train,
-        adapters,
-        head=stored.head,
-        X_test=X_test,
-        y_test=y_test,
-        encoder_saw=True,
-        uses=uses,
-        random_state=0,
-    ).to_dict()
+    options = {"X_test": X_test, "y_test": y_test, "encoder_saw": True, "random_state": 0}
+    train = stored.X_train, stored.y_train
+    found = compare_adapters(*train, adapters, head=stored.head, uses=uses, **options).to_dict()
     seconds = round(time.perf_counter() - begun, 1)
     rows, verdict = rounded(found["rows"], 6), found["verdict"]
     sizes = {"n_train": len(stored.X_train), "n_judged": len(X_test)}

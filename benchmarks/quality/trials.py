@@ -43,10 +43,13 @@ def planted(X: Floats) -> Floats:
 
 
 CHEAP = {
-    "AllButTheTop": AllButTheTop(n_components=2),
-    "ClusterIsotropy": ClusterIsotropy(),
-    "IsoBN": IsoBN(),
-    "Whitening": Whitening(n_components=4),
+    type(adapter).__name__: adapter
+    for adapter in (
+        AllButTheTop(n_components=2),
+        ClusterIsotropy(),
+        IsoBN(),
+        Whitening(n_components=4),
+    )
 }
 
 

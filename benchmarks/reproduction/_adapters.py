@@ -34,11 +34,8 @@ ADAPTERS = (
 def adapter_cell(row: Row, job: Job) -> Cell:
     """Return the cell of an adapter on the embeddings of a run without a penalty."""
     estimator = row.make(None)
-    settings = {
-        "base": job.settings(),
-        "adapter": type(estimator).__name__,
-        "parameters": estimator.get_params(deep=False),
-    }
+    settings = {"base": job.settings(), "adapter": type(estimator).__name__}
+    settings["parameters"] = estimator.get_params(deep=False)
     return Cell("post-hoc", row.name, job.task, job.seed, settings, partial(_figures, row, job))
 
 

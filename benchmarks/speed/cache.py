@@ -4,7 +4,6 @@ The benchmark also checks that each text is encoded once, and raises otherwise.
 """
 
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,9 @@ def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
     seconds: dict[str, list[float]] = {"one": [], "the same": [], "other": []}
     shares = {"one": [(0, n)], "the same": [(0, n), (0, n)], "other": [(0, n), (n, 2 * n)]}
     with ExitStack() as stack:
-        workers = [stack.enter_context(_loaded_process()) for _ in range(2)]
+        workers = [stack.enter_context(new_process(models=True)) for _ in range(2)]
+        for worker in workers:
+            worker.submit(_seconds, None, 0, 100).result()  # loads the model
         for i in range(repeats):
             for name, parts in shares.items():
                 place = folder / f"{i}-{name}"
@@ -88,13 +89,6 @@ def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
         Comparison(text.format(name), tuple(seconds[name]), tuple(seconds["one"]), target, facts)
         for name, target in [("the same", 1 / 0.65), ("other", 0.9)]
     ]
-
-
-def _loaded_process() -> ProcessPoolExecutor:
-    """Return an executor of a new process that has loaded the model once."""
-    process = new_process(models=True)
-    process.submit(_seconds, None, 0, 100).result()
-    return process
 
 
 def _seconds(folder: Path | None, start: int, stop: int) -> float:

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -15,23 +15,14 @@ from isoadapt.finetune import IsotropyTrainer
 from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss
 from tools.acceptability.corpus import draw_corpus
 
-
-class Case(NamedTuple):
-    """A penalty, its place, and the share of a step without penalty that it may take."""
-
-    name: str
-    penalty: nn.Module
-    where: str
-    share: float
-    share_cuda: float | None = None
-
-
-CASES = (
-    Case("I-STAR on the head input", IsoScoreLoss(0.2, "linear"), "head_input", 0.10, 0.03),
-    Case("I-STAR on all layers' tokens", IsoScoreLoss(0.2, "linear"), "all", 0.10, 0.03),
-    Case("CosReg on the last layer's tokens", CosRegLoss(), "last", 0.02),
-    Case("persistent entropy on the head input", PersistentEntropyLoss(), "head_input", 0.05),
-)
+ISTAR = IsoScoreLoss(0.2, "linear")
+# A penalty, its place, and the share of a step without penalty that it may take, by device.
+CASES: dict[str, tuple[nn.Module, str, dict[str, float]]] = {
+    "I-STAR on the head input": (ISTAR, "head_input", {"cpu": 0.10, "cuda": 0.03}),
+    "I-STAR on all layers' tokens": (ISTAR, "all", {"cpu": 0.10, "cuda": 0.03}),
+    "CosReg on the last layer's tokens": (CosRegLoss(), "last", {"cpu": 0.02}),
+    "persistent entropy on the head input": (PersistentEntropyLoss(), "head_input", {"cpu": 0.05}),
+}
 
 
 def run(quick: bool) -> Iterator[Comparison]:
@@ -50,18 +41,17 @@ def penalty_share(
     with tempfile.TemporaryDirectory() as folder:
         bench = FinetuningBench(device, batch_size, n_rows, folder)
         plain = partial(bench.step, bench.trainer(transformers.Trainer))
-        for case in CASES:
-            trainer = bench.trainer(
-                IsotropyTrainer, penalty=case.penalty, where=case.where, shrinkage_tokens=2048
-            )
+        for title, (penalty, where, shares) in CASES.items():
+            settings = {"penalty": penalty, "where": where, "shrinkage_tokens": 2048}
+            trainer = bench.trainer(IsotropyTrainer, **settings)
             trainer._update_prior_cov()
             trainer.training_step(bench.model, bench.batch)
-            share = case.share if device.type == "cpu" else case.share_cuda
+            share = shares.get(device.type)
             rest: dict[str, Any] = {"repeats": repeats, "rows": trainer._last_points}
-            name = f"fine-tuning step with {case.name}, against without"
+            name = f"fine-tuning step with {title}, against without"
             target = share and 1 / (1 + share)
             yield compare(name, partial(bench.step, trainer), plain, target=target, **rest)
-            name = f"forward and backward of {case.name} alone, against a whole plain step"
+            name = f"forward and backward of {title} alone, against a whole plain step"
             target = share and 1 / share
             yield compare(name, partial(bench.penalise, trainer), plain, target=target, **rest)
 
