@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_score
-from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import FunctionTransformer
 
 from benchmarks._data import Embeddings
@@ -92,12 +91,6 @@ def measure_adapter(estimator: Any, data: Embeddings) -> dict[str, float]:
         report = isotropy_report(estimator.transform(data.X_test))
     scores = {"isoscore": report.isoscore, "corrected": report.isoscore_corrected}
     return task | scores | {"ev1": report.ev1, "seconds": seconds, "changed": int(changed.sum())}
-
-
-def drawn_rows(y: NDArray[Any], n: int, seed: int | None) -> list[NDArray[np.int64]]:
-    """Return the numbers of n rows and of the others, stratified unless labels are values."""
-    rows, strata = np.arange(len(y)), None if is_regression(y) else y
-    return train_test_split(rows, train_size=n, stratify=strata, random_state=seed)
 
 
 def format_figure(value: float, column: str = "") -> str:

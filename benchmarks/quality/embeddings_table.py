@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.model_selection import train_test_split
 
 from benchmarks._data import Embeddings, load_embeddings, read_table
 from benchmarks._markdown import frame_table
@@ -65,11 +66,13 @@ def _load(task: str) -> Embeddings:
 
 
 def drawn(data: Embeddings, size: int | str, seed: int | None) -> Embeddings:
-    """Return the task with so many of its training rows."""
+    """Return the task with so many of its training rows, stratified unless labels are values."""
     if size == "all":
         return data
-    fitting, _ = rows.drawn_rows(data.y_train, int(size), seed)
-    return data._replace(X_train=data.X_train[fitting], y_train=data.y_train[fitting])
+    options: dict[str, Any] = {"train_size": int(size), "random_state": seed}
+    options["stratify"] = None if rows.is_regression(data.y_train) else data.y_train
+    X, _, y, _ = train_test_split(data.X_train, data.y_train, **options)
+    return data._replace(X_train=X, y_train=y)
 
 
 def text(frame: pd.DataFrame) -> str:
