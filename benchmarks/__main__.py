@@ -6,8 +6,11 @@ With `--write`, what was measured is added to the committed records, of which th
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import date
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from benchmarks._markdown import replace_section
 from benchmarks._places import FOLDER
 from benchmarks._store import CellStore
 from benchmarks._versions import versions, written
-from benchmarks.speed._harness import Comparison, names, run_all, run_apart, table, to_record
+from benchmarks.speed._harness import Comparison, apart, names, run_all, run_one, table
 
 RECORDS = FOLDER / "speed" / "results" / "bench.jsonl"
 
@@ -31,13 +34,14 @@ def main(arguments: list[str] | None = None) -> int:
 
     def save(name: str, found: list[Comparison]) -> None:
         if options.write is not None:
-            results = [to_record(result) for result in found]
+            results = [asdict(result) for result in found]
             setting = {"day": date.today().isoformat(), "setting": written(versions())}
             records().add({"benchmark": name, **setting, "results": results})
             replace_section(options.write, "bench", text(records().entries()))
 
     chosen = options.only or names()
-    return run_all({name: partial(run_apart, name, options.quick) for name in chosen}, save)
+    runs = {name: partial(apart, run_one, name, options.quick, models=True) for name in chosen}
+    return run_all(runs, save)
 
 
 def records() -> CellStore:
@@ -47,15 +51,13 @@ def records() -> CellStore:
 
 def text(measured: Iterable[Mapping[str, Any]]) -> str:
     """Return the comparisons that have a target as Markdown, and what they were measured with."""
-    ordered = sorted(measured, key=lambda record: record["benchmark"])
-    found = [one for record in ordered for one in record["results"] if one.get("target")]
-    aimed = [Comparison(**one) for one in found]
+    ordered = sorted(measured, key=itemgetter("benchmark"))
+    results = [Comparison(**one) for record in ordered for one in record["results"]]
+    aimed = [one for one in results if one.target is not None]
     met = f"{sum(one.is_met for one in aimed)} of {len(aimed)} targets are met."
     settings = sorted({record["setting"] for record in ordered})
-    days: dict[str, list[str]] = {}
-    for record in ordered:
-        days.setdefault(record["day"], []).append(record["benchmark"])
-    when = "; ".join(f"{day}: {', '.join(days[day])}" for day in sorted(days))
+    days = groupby(sorted(ordered, key=itemgetter("day")), itemgetter("day"))
+    when = "; ".join(f"{day}: {', '.join(one['benchmark'] for one in own)}" for day, own in days)
     return f"{table(aimed)}\n\n{met} Measured with {'; '.join(settings)}, on {when}."
 
 

@@ -49,26 +49,21 @@ def load_embeddings(task: str) -> Embeddings:
     """Read stored embeddings; without a test split, the test rows are those of the dev split."""
     with np.load(shared_folder() / "embeddings" / f"{task}.npz") as stored:
         split = "test" if "E_test" in stored else "dev"
-        return Embeddings(
-            f"{task} {split}",
-            stored["E_train"],
-            stored["y_train"],
-            stored[f"E_{split}"],
-            stored[f"y_{split}"],
-            LinearHead(stored["W"], stored["b"], [0, 1] if len(stored["W"]) == 2 else None),
-        )
+        head = LinearHead(stored["W"], stored["b"], [0, 1] if len(stored["W"]) == 2 else None)
+        arrays = (stored[f"{name}_{part}"] for part in ("train", split) for name in "Ey")
+        return Embeddings(f"{task} {split}", *arrays, head)
 
 
 @cache
-def load_unseen(task: str) -> tuple[str, Floats, NDArray[Any]]:
-    """Read all stored rows except the training split and copies of its rows; name, X and y."""
+def load_unseen(task: str) -> tuple[Floats, NDArray[Any]]:
+    """Read all stored rows except the training split and copies of its rows."""
     with np.load(shared_folder() / "embeddings" / f"{task}.npz") as stored:
         splits = [split for split in ("dev", "test") if f"E_{split}" in stored]
         X = np.concatenate([stored[f"E_{split}"] for split in splits])
         y = np.concatenate([stored[f"y_{split}"] for split in splits])
         seen = {row.tobytes() for row in stored["E_train"]}
     new = np.array([row.tobytes() not in seen for row in X])
-    return f"{task} {' + '.join(splits)}", X[new], y[new]
+    return X[new], y[new]
 
 
 def narrow_cone(n: int, d: int, seed: int) -> Embeddings:

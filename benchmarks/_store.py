@@ -58,6 +58,12 @@ class CellStore:
                 ) from error
 
 
+def rounded(figures: Any, digits: int) -> Any:
+    """Round the floats in nested lists and dictionaries to significant digits."""
+    text = json.dumps(figures)
+    return json.loads(text, parse_float=lambda value: float(f"{float(value):.{digits}g}"))
+
+
 def _whole_lines(path: Path) -> bytes:
     content = path.read_bytes() if path.exists() else b""
     return content[: content.rfind(b"\n") + 1]

@@ -71,15 +71,13 @@ def measure(cells: Cells, store: CellStore, only: Sequence[str]) -> int:
         if key in store.cells or not all(text.lower() in name.lower() for text in only):
             continue
         print(name, file=sys.stderr, flush=True)
+        names = dict(zip(store.names, key, strict=True))
+        setting = {"day": date.today().isoformat(), "setting": written(versions())}
         try:
-            found = run()
+            store.add({**names, **setting, **run()})
         except Exception:  # continue with the other cells
             traceback.print_exc()
             failed += 1
-            continue
-        names = dict(zip(store.names, key, strict=True))
-        setting = {"day": date.today().isoformat(), "setting": written(versions())}
-        store.add({**names, **setting, **found})
     return failed
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_score
-from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import FunctionTransformer
 
 from benchmarks._data import Embeddings
@@ -30,11 +29,6 @@ REGRESSIONS = ("esol",)  # tasks
 def is_regression(y: NDArray[Any]) -> bool:
     """Return whether labels are values."""
     return y.dtype.kind == "f"
-
-
-def probe(y: NDArray[Any]) -> str:
-    """Return the kind of head that is fitted to labels."""
-    return "ridge" if is_regression(y) else "logistic"
 
 
 class Unchanged(TransformerAdapter):
@@ -95,15 +89,8 @@ def measure_adapter(estimator: Any, data: Embeddings) -> dict[str, float]:
     with warnings.catch_warnings():  # both scores are shown, so no warning on the bias
         warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
         report = isotropy_report(estimator.transform(data.X_test))
-    geometry = {"isoscore": report.isoscore, "corrected": report.isoscore_corrected}
-    others = {"ev1": report.ev1, "seconds": seconds, "changed": int(changed.sum())}
-    return {**task, **geometry, **others}
-
-
-def drawn_rows(y: NDArray[Any], n: int, seed: int | None) -> list[NDArray[np.int64]]:
-    """Return the numbers of n rows and of the others, stratified unless labels are values."""
-    rows, strata = np.arange(len(y)), None if is_regression(y) else y
-    return train_test_split(rows, train_size=n, stratify=strata, random_state=seed)
+    scores = {"isoscore": report.isoscore, "corrected": report.isoscore_corrected}
+    return task | scores | {"ev1": report.ev1, "seconds": seconds, "changed": int(changed.sum())}
 
 
 def format_figure(value: float, column: str = "") -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
+from scipy.stats import skew, spearmanr
 from sklearn.metrics import accuracy_score, matthews_corrcoef, roc_auc_score
 
 from benchmarks._data import Floats
@@ -36,32 +36,27 @@ def one_bit(A: Floats, B: Floats, scores: Floats, thresholds: Floats | float) ->
 
 def reciprocal_rank(queries: Floats, documents: Floats, relevant: Numbers, k: int) -> Figure:
     """Mean reciprocal rank within the first k documents by cosine; samples of queries."""
-    hits = _neighbours(documents, k, queries)[1] == relevant[:, None]
+    hits = neighbours(documents, k, queries)[1] == relevant[:, None]
     return mean(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
 
 
 def same_class(X: Floats, labels: NDArray[Any]) -> Figure:
     """Mean share of the ten nearest other rows by cosine that have the same label."""
-    return mean((labels[_neighbours(X, 10)[1]] == labels[:, None]).mean(axis=1))
+    return mean((labels[neighbours(X, 10)[1]] == labels[:, None]).mean(axis=1))
 
 
 def outliers(inside: Floats, outside: Floats, reference: Floats) -> Figure:
     """AUROC of the mean cosine distance to the ten nearest reference rows; samples of rows."""
     rows = np.concatenate([inside, outside])
-    far = _neighbours(reference, 10, rows)[0].mean(axis=1)
+    far = neighbours(reference, 10, rows)[0].mean(axis=1)
     foreign = np.arange(len(rows)) >= len(inside)
     return bootstrapped(lambda part: roc_auc_score(foreign[part], far[part]), len(rows))
 
 
 def hubness(X: Floats) -> Figure:
     """Skewness of the 10-occurrence by cosine; samples of the occurrences of the rows."""
-    counts = np.bincount(_neighbours(X, 10)[1].ravel(), minlength=len(X))
-
-    def skewness(rows: Numbers) -> float:
-        deviations = counts[rows] - counts[rows].mean()
-        return float((deviations**3).mean() / (deviations**2).mean() ** 1.5)
-
-    return bootstrapped(skewness, len(X))
+    counts = np.bincount(neighbours(X, 10)[1].ravel(), minlength=len(X))
+    return bootstrapped(lambda rows: skew(counts[rows]), len(X))
 
 
 def agreement(labels: NDArray[Any], predicted: NDArray[Any], matthews: bool) -> Figure:
@@ -75,7 +70,7 @@ def mean(items: NDArray[Any]) -> Figure:
     return bootstrapped(lambda rows: items[rows].mean(), len(items))
 
 
-def _neighbours(X: Floats, k: int, queries: Floats | None = None) -> tuple[Floats, Numbers]:
+def neighbours(X: Floats, k: int, queries: Floats | None = None) -> tuple[Floats, Numbers]:
     """Return the cosine distances and the numbers of the k nearest rows."""
     points, asked = (
         None if rows is None else torch.from_numpy(np.asarray(rows, np.float64))

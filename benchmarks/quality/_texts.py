@@ -76,8 +76,7 @@ def own_texts(task: str) -> OwnTexts:
 def similarity(split: str, most: int | None = None) -> Similarity:
     """Return the pairs of STS-B, or so many of them."""
     pairs, scores = read_table("stsb", split)
-    rows = list(range(len(pairs)))
-    rows = rows if most is None else drawn(rows, most)
+    rows = list(range(len(pairs))) if most is None else drawn(list(range(len(pairs))), most)
     first, second = zip(*(pairs[row] for row in rows), strict=True)
     return Similarity(list(first), list(second), scores[rows])
 
@@ -97,7 +96,7 @@ def entailment_search() -> Retrieval:
     pairs, labels = read_table("rte", "train")
     documents = list(dict.fromkeys(premise for premise, _ in pairs))
     asked = [pair for pair, label in zip(pairs, labels, strict=True) if label == 0]
-    return _search(documents, [(hypothesis, premise) for premise, hypothesis in asked])
+    return search(documents, [(hypothesis, premise) for premise, hypothesis in asked])
 
 
 @cache
@@ -105,10 +104,10 @@ def paraphrase_search() -> Retrieval:
     """Return the paraphrases of MRPC's test split: the first text asks for the second."""
     pairs, labels = read_table("mrpc", "test")
     kept = [pair for pair, label in zip(pairs, labels, strict=True) if label == 1]
-    return _search(list(dict.fromkeys(second for _, second in kept)), kept)
+    return search(list(dict.fromkeys(second for _, second in kept)), kept)
 
 
-def _search(documents: list[str], asked: list[tuple[str, str]]) -> Retrieval:
+def search(documents: list[str], asked: list[tuple[str, str]]) -> Retrieval:
     """Return a search from pairs of a query and its document."""
     number = {text: i for i, text in enumerate(documents)}
     relevant = np.array([number[document] for _, document in asked])

@@ -6,6 +6,7 @@ encoders but one and judged on that one.
 
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,10 @@ CASES = (
 
 def cells() -> Cells:
     """Yield the figures and the correlations of each classifier and number of rows."""
-    for rows in ROWS:
-        for one in CASES:
-            probed = one.task in N_TRAINING and one.name != "esol-albert"
-            for vectors in (INPUT, FROZEN) if probed else (INPUT,):
-                yield (one.name, vectors, rows), partial(measure, one, vectors, rows)
+    for rows, one in product(ROWS, CASES):
+        probed = one.task in N_TRAINING and one.name != "esol-albert"
+        for vectors in (INPUT, FROZEN) if probed else (INPUT,):
+            yield (one.name, vectors, rows), partial(measure, one, vectors, rows)
 
 
 def measure(checkpoint: Checkpoint, vectors: str, rows: int) -> dict[str, Any]:
@@ -83,13 +83,10 @@ def measure(checkpoint: Checkpoint, vectors: str, rows: int) -> dict[str, Any]:
     whitening = LogitPreservingWhitening(head).fit(read)
     if vectors == INPUT:
         readout = TeacherReadout(head).fit(X, checkpoint.teacher_vectors(fit))
-    figures = {
-        EV1: metrics.cumulative_explained_variance(read, 1),
-        RANK: metrics.effective_rank(read) / d,
-    }
+    ev1, rank = metrics.cumulative_explained_variance(read, 1), metrics.effective_rank(read) / d
     return {
         "encoder": checkpoint.teacher,
-        "figures": {name: float(f"{value:.4g}") for name, value in figures.items()},
+        "figures": {EV1: float(f"{ev1:.4g}"), RANK: float(f"{rank:.4g}")},
         "raw": correlation(lambda Z: Z[:, :d]),
         "whitened": correlation(lambda Z: whitening.transform(Z[:, :d])),
         "readout": correlation(readout.transform) if vectors == INPUT else None,

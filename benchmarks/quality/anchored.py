@@ -8,24 +8,24 @@ import tempfile
 import time
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
 from benchmarks._markdown import markdown_table
 from benchmarks.quality import Cells, _figures as figures, _texts as texts
-from benchmarks.quality._checkpoints import ARGUMENTS, CHECKPOINTS, MANY, MAX_LENGTH, N_TRAINING
-from benchmarks.quality._encoders import encoder_folder
+from benchmarks.quality._checkpoints import CHECKPOINTS, MANY, MAX_LENGTH, N_TRAINING
 from isoadapt import LogitPreservingWhitening, TeacherReadout, load_checkpoint
-from isoadapt.finetune import IsotropyTrainer
+from isoadapt.datasets import minilm_folder
+from isoadapt.finetune import finetune_text_classifier
 
 KEY = ("task", "lam", "seed")
 TASKS = ("sst2_sentence", MANY, "cola", "mrpc")
 WEIGHTS, SEEDS = (0.0, 0.1, 1.0, 10.0), (0, 1, 2)
-ALL = {"num_train_epochs": 3, "learning_rate": 5e-5}  # where all rows are fine-tuned on
+RECIPE: dict[str, Any] = {"warmup": 0.05, "weight_decay": 0.0, "device": "cpu"}
+FEW, ALL = {"epochs": 20, "lr": 1e-4}, {"epochs": 3, "lr": 5e-5}  # for few rows, and all of a task
 MAPS = RAW, OWN, READOUT, MEAN = "raw", "LogitPreservingWhitening", "TeacherReadout", "mean pooling"
 base_vectors = CHECKPOINTS["cola-minilm"].teacher_vectors
 
@@ -40,9 +40,18 @@ def _cell(task: str, lam: float, seed: int) -> dict[str, Any]:
     of_task = texts.finetuning_rows if task in N_TRAINING else texts.training_rows
     rows, labels = (texts.drawn(part, len(part)) for part in of_task(task))
     n_train = round(0.8 * len(rows))
-    started = time.process_time()
-    model = _finetune(task, rows[:n_train], labels[:n_train], lam, seed)
-    minutes = (time.process_time() - started) / 60
+    recipe = RECIPE | (FEW if task in N_TRAINING else ALL) | {"random_state": seed}
+    if lam:
+        recipe |= {"penalty": "anchor", "lam": lam}
+    with tempfile.TemporaryDirectory() as folder:
+        model, started = Path(folder, "model"), time.process_time()
+        finetune_text_classifier(minilm_folder(), rows[:n_train], labels[:n_train], model, **recipe)
+        minutes = (time.process_time() - started) / 60
+        return {**_figures(model, task, rows[n_train:], labels[n_train:]), "minutes": minutes}
+
+
+def _figures(model: Path, task: str, rows: list[Any], labels: list[int]) -> dict[str, Any]:
+    """Return the figures of a classifier; its held-out rows are given."""
     own, test, search = texts.own_texts(task), texts.similarity("test"), texts.entailment_search()
     encoder, head = load_checkpoint(model, pooling="readout", max_length=MAX_LENGTH)
     d = head.n_features_in_
@@ -66,43 +75,19 @@ def _cell(task: str, lam: float, seed: int) -> dict[str, Any]:
         )
         for name, of in maps.items()
     }
-    predicted, judged = (
-        head.predict(encoder.transform(x)[:, :d]) for x in (own.inputs, rows[n_train:])
-    )
+    predicted, judged = (head.predict(encoder.transform(x)[:, :d]) for x in (own.inputs, rows))
     return {
         "own task": figures.agreement(own.labels, predicted, matthews=task == "cola")[0],
-        "held out": float(np.equal(judged, labels[n_train:]).mean()),
+        "held out": float(np.equal(judged, labels).mean()),
         "n held out": len(judged),
         "figures": {name: [value for value, _ in of] for name, of in found.items()},
         "predicted": predicted.tolist(),
-        "minutes": minutes,
     }
-
-
-def _finetune(task: str, rows: list[Any], labels: list[Any], lam: float, seed: int) -> Any:
-    """Fine-tune the base model and return it with its tokenizer."""
-    base = encoder_folder("minilm")
-    tokenizer: Any = AutoTokenizer.from_pretrained(base)
-    parts = ([row] if isinstance(row, str) else row for row in rows)
-    tokens = [tokenizer(*part, truncation=True, max_length=128) for part in parts]
-    torch.manual_seed(seed)  # of the new head
-    classes, load = len(set(labels)), AutoModelForSequenceClassification.from_pretrained
-    recipe = ARGUMENTS | ({} if task in N_TRAINING else ALL) | {"seed": seed}
-    trainer = IsotropyTrainer(
-        model=load(base, num_labels=classes, dtype=torch.float32),
-        args=TrainingArguments(tempfile.gettempdir(), **recipe),
-        train_dataset=[{**row, "labels": y} for row, y in zip(tokens, labels, strict=True)],
-        processing_class=tokenizer,
-        penalty="anchor" if lam else None,
-        lam=lam or None,
-    )
-    trainer.train()
-    return trainer.model, tokenizer
 
 
 def text(frame: pd.DataFrame) -> str:
     """Return a row for each task and weight: means over the seeds."""
-    lines = []
+    lines, spreads = [], []
     for (task, lam), own in frame.groupby(["task", "lam"]):
         of_task = frame[frame["task"].eq(task)]
         plain = of_task[of_task["lam"].eq(0)].set_index("seed")["predicted"]
@@ -111,20 +96,16 @@ def text(frame: pd.DataFrame) -> str:
             for record in own.itertuples()
             for seed in ([record.seed] if lam else plain.index.drop(record.seed))
         ]
-        numbers = [own["held out"].mean(), np.mean(changed)]
-        uses = [np.mean([found[name] for found in own["figures"]], axis=0) for name in MAPS]
+        uses = np.array([[found[name] for name in MAPS] for found in own["figures"]])
+        spreads += [uses.std(axis=0, ddof=1).max()] if len(own) > 1 else []
         weight = f"{lam:g} (chosen)" if lam == _chosen(of_task) else f"{lam:g}"
         score = f"{own['own task'].mean():.3f} ± {own['own task'].std():.3f}".removesuffix(" ± nan")
-        line = [task, weight, score, *(f"{each:.3f}" for each in numbers)]
-        line += [" · ".join(f"{use:.3f}" for use in of) for of in uses]
+        line = [task, weight, score, f"{own['held out'].mean():.3f}", f"{np.mean(changed):.3f}"]
+        line += [" · ".join(f"{use:.3f}" for use in of) for of in uses.mean(axis=0)]
         lines.append([*line, f"{own['minutes'].mean():.1f}", f"{len(own)}"])
     header = ("task", "λ", "own task", "held out", "changed", *MAPS, "training, min", "seeds")
-    uses = frame["figures"].map(lambda found: [found[name] for name in MAPS])
-    groups = [np.stack(of.tolist()) for _, of in uses.groupby([frame["task"], frame["lam"]])]
-    spread = max(of.std(axis=0, ddof=1).max() for of in groups if len(of) > 1)
-    return (
-        f"{markdown_table(header, lines)}\n\nLargest standard deviation over seeds: {spread:.3f}."
-    )
+    spread = f"Largest standard deviation over seeds: {max(spreads):.3f}."
+    return f"{markdown_table(header, lines)}\n\n{spread}"
 
 
 def _chosen(of_task: pd.DataFrame) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks._data import load_embeddings, load_unseen
+from benchmarks._store import rounded
 from benchmarks.quality import Cells, _texts as texts
 from benchmarks.quality._checkpoints import CHECKPOINTS
 from isoadapt.model_selection import Similarity, compare_adapters
@@ -23,35 +24,19 @@ def cells() -> Cells:
 
 def measure(task: str, adapters: str) -> dict[str, Any]:
     """Compare adapters and take the time of this process."""
-    stored, (_, X_test, y_test) = load_embeddings(task), load_unseen(task)
+    stored, (X_test, y_test) = load_embeddings(task), load_unseen(task)
     uses = []
     if checkpoint := CHECKPOINTS.get(f"{task}-minilm"):
         embed, test = checkpoint.vectors, texts.similarity("test")
         uses.append(Similarity(embed(test.first), embed(test.second), test.scores))
     begun = time.perf_counter()
-    found = compare_adapters(
-        stored.X_train,
-        stored.y_train,
-        adapters,
-        head=stored.head,
-        X_test=X_test,
-        y_test=y_test,
-        encoder_saw=True,
-        uses=uses,
-        random_state=0,
-    )
-    rows = found.to_dict()["rows"]
-    return {
-        "rows": [{name: _rounded(value) for name, value in row.items()} for row in rows],
-        "verdict": {use: found.verdict(use) for use in found.uses},
-        "n_train": len(stored.X_train),
-        "n_judged": len(X_test),
-        "seconds": round(time.perf_counter() - begun, 1),
-    }
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    options = {"X_test": X_test, "y_test": y_test, "encoder_saw": True, "random_state": 0}
+    train = stored.X_train, stored.y_train
+    found = compare_adapters(*train, adapters, head=stored.head, uses=uses, **options).to_dict()
+    seconds = round(time.perf_counter() - begun, 1)
+    rows, verdict = rounded(found["rows"], 6), found["verdict"]
+    sizes = {"n_train": len(stored.X_train), "n_judged": len(X_test)}
+    return {"rows": rows, "verdict": verdict, **sizes, "seconds": seconds}
 
 
 def text(frame: pd.DataFrame) -> str:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.model_selection import train_test_split
 
 from benchmarks._data import Embeddings, load_embeddings, read_table
 from benchmarks._markdown import frame_table
+from benchmarks._store import rounded
 from benchmarks.quality import Cells, _adapter_rows as rows
 from benchmarks.quality._checkpoints import CHECKPOINTS, Checkpoint, finetuning_rows, training_rows
 from isoadapt import load_checkpoint
@@ -32,14 +34,8 @@ LOST_CLASSES = "bbbp"  # its Matthews correlation tells maps after which one cla
 NARROW = 0.01
 CONTROLS = (rows.BASE, rows.REFIT, rows.NO_PENALTY, rows.NO_PENALTY_RAW)
 N_SEEDS = 5
-COLUMNS = {
-    "accuracy": "accuracy",
-    "cross_entropy": "cross-entropy",
-    "corrected": "corrected",
-    "ev1": "EV1",
-    "changed": "changed",
-    "seconds": "fit, s",
-}
+COLUMNS = {"accuracy": "accuracy", "cross_entropy": "cross-entropy", "corrected": "corrected"}
+COLUMNS |= {"ev1": "EV1", "changed": "changed", "seconds": "fit, s"}
 RAW = ("CosRegAdapter", "TopologicalEntropyAdapter")  # are trained in raw coordinates
 
 
@@ -54,16 +50,14 @@ def _fit(task: str, size: int | str, row: rows.Row, seed: int | None) -> dict[st
     data = drawn(_load(task), size, seed)
     found = rows.measure_adapter(row.make_seeded(data.head, seed), data)
     sizes = {"n": len(data.y_test), "n_train": len(data.y_train), "d": data.X_train.shape[1]}
-    rounded = {name: float(f"{value:.6g}") for name, value in found.items()}
-    return {"data": data.name, **sizes, **rounded}
+    return {"data": data.name, **sizes, **rounded(found, 6)}
 
 
 @cache
 def _load(task: str) -> Embeddings:
     """Return the stored embeddings of a task, or those of a checkpoint of `ENCODED`."""
-    if task not in ENCODED:
+    if (checkpoint := ENCODED.get(task)) is None:
         return load_embeddings(task)
-    checkpoint = ENCODED[task]
     read = finetuning_rows if checkpoint.light else training_rows
     (train, y_train), (dev, y_dev) = read(checkpoint.task), read_table(checkpoint.task, "dev")
     X_train, X_dev = (checkpoint.vectors(split) for split in (train, dev))
@@ -72,11 +66,13 @@ def _load(task: str) -> Embeddings:
 
 
 def drawn(data: Embeddings, size: int | str, seed: int | None) -> Embeddings:
-    """Return the task with so many of its training rows."""
+    """Return the task with so many of its training rows, stratified unless labels are values."""
     if size == "all":
         return data
-    fitting, _ = rows.drawn_rows(data.y_train, int(size), seed)
-    return data._replace(X_train=data.X_train[fitting], y_train=data.y_train[fitting])
+    options: dict[str, Any] = {"train_size": int(size), "random_state": seed}
+    options["stratify"] = None if rows.is_regression(data.y_train) else data.y_train
+    X, _, y, _ = train_test_split(data.X_train, data.y_train, **options)
+    return data._replace(X_train=X, y_train=y)
 
 
 def text(frame: pd.DataFrame) -> str:

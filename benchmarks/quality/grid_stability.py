@@ -5,19 +5,18 @@ was not fitted to.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.model_selection import ParameterGrid, StratifiedKFold, cross_validate
 
-from benchmarks._data import Floats, load_embeddings, load_unseen
+from benchmarks._data import load_embeddings, load_unseen
 from benchmarks._markdown import frame_table
 from benchmarks.quality import Cells
-from isoadapt import IStarAdapter, LinearHead
+from isoadapt import IStarAdapter
 from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
 
 KEY = ("task", "kind", "seed")
@@ -26,10 +25,8 @@ GRID = {"lam": [0.0, 0.1, 1.0, 10.0], "zeta": [0.2, 0.8]}
 CANDIDATES = list(ParameterGrid(GRID))
 OUTER = ("inner accuracy", "outer accuracy", "outer IsoScore")
 FLOOR, N_FOLDS = 0.3, 5
-SCORING = {
-    "accuracy": "accuracy",
-    "isoscore": make_isotropy_scorer("isoscore", bias_corrected=True),
-}
+ISOTROPY = make_isotropy_scorer("isoscore", bias_corrected=True)
+SCORING = {"accuracy": "accuracy", "isoscore": ISOTROPY}
 
 Scores = Mapping[str, Any]  # the columns of `cv_results_` that hold scores
 
@@ -59,16 +56,15 @@ RULES: dict[str, Callable[[Scores], int]] = {
 
 def cells() -> Cells:
     """Yield the searches and the nested cross-validations."""
-    for task, (n_searches, n_nested) in TASKS.items():
-        for run, n in ((search, n_searches), (nested, n_nested)):
+    for task, numbers in TASKS.items():
+        for run, n in zip((search, nested), numbers, strict=True):
             for seed in range(n):
                 yield (task, run.__name__, seed), partial(run, task, seed)
 
 
 def search(task: str, seed: int) -> dict[str, Any]:
     """Search once, and give the scores of each candidate."""
-    head, X, y = _load(task)
-    adapter, options = IStarAdapter(head, random_state=seed), _options(seed)
+    head, X, y, adapter, options = _parts(task, seed)
     found = AdapterSearchCV(adapter, GRID, refit=False, **options).fit(X, y).cv_results_
     scores = {key: value.tolist() for key, value in found.items() if "_test_" in key}
     return {**scores, "head_alone": float(head.score(X, y))}
@@ -76,10 +72,9 @@ def search(task: str, seed: int) -> dict[str, Any]:
 
 def nested(task: str, seed: int) -> dict[str, Any]:
     """Choose by each rule within four fifths of the rows, and judge the choice on the rest."""
-    head, X, y = _load(task)
+    _, X, y, adapter, options = _parts(task, seed)
     outer = {}
     for rule, choose in RULES.items():
-        options, adapter = _options(seed), IStarAdapter(head, random_state=seed)
         inside = AdapterSearchCV(adapter, GRID, refit=choose, **options)
         judged = cross_validate(inside, X, y, **options, return_estimator=True)
         chosen = [
@@ -90,42 +85,36 @@ def nested(task: str, seed: int) -> dict[str, Any]:
     return {"outer": outer}
 
 
-def _load(task: str) -> tuple[LinearHead, Floats, NDArray[Any]]:
-    return load_embeddings(task).head, *load_unseen(task)[1:]
-
-
-def _options(seed: int) -> dict[str, Any]:
+def _parts(task: str, seed: int) -> tuple[Any, ...]:
+    """Return the head, unseen rows and their labels, the adapter, and the options of a search."""
+    head, (X, y) = load_embeddings(task).head, load_unseen(task)
     folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=seed)
-    return {"cv": folds, "scoring": SCORING}
+    adapter = IStarAdapter(head, random_state=seed)
+    return head, X, y, adapter, {"cv": folds, "scoring": SCORING}
 
 
 def text(frame: pd.DataFrame) -> str:
     """Return the scores of the candidates, and the choices of the rules."""
-    kinds = {kind: own.to_dict("records") for kind, own in frame.groupby("kind")}
+    searches, nests = (frame[frame["kind"].eq(kind)] for kind in ("search", "nested"))
     fits = pd.DataFrame(index=pd.MultiIndex.from_frame(pd.DataFrame(CANDIDATES)))
     for task in TASKS:
-        own = frame[frame["task"].eq(task) & frame["kind"].eq("search")]
+        own = searches[searches["task"].eq(task)]
         accuracy, score = (np.stack(own[f"mean_test_{name}"]) for name in SCORING)
         figures = zip(accuracy.mean(0), accuracy.std(0, ddof=1), score.mean(0), strict=True)
         fits[task] = ["{:.4f} ± {:.4f} · {:.3f}".format(*each) for each in figures]
     fits = fits.unstack("zeta").rename_axis("lam: accuracy · IsoScore")
     fits.columns = pd.Index([f"{task}, zeta={zeta:g}" for task, zeta in fits.columns])
-    rules = pd.DataFrame(_choices(kinds["search"], kinds["nested"])).set_index("rules")
-    alone = {search["task"]: search["head_alone"] for search in kinds["search"]}
-    heads = ", ".join(f"{task} {accuracy:.3f}" for task, accuracy in alone.items())
-    return f"{frame_table(fits)}\n\n{frame_table(rules)}\n\nAccuracy of the head alone: {heads}."
-
-
-def _choices(searches: list[Scores], nests: list[Scores]) -> Iterator[dict[str, str]]:
-    """Yield for each rule what it chooses in each search, and what its choice is worth."""
+    rules = pd.DataFrame(index=pd.Index(RULES, name="rules"))
     for rule, choose in RULES.items():
-        row = {"rules": rule}
-        for task in TASKS:
-            own = [search for search in searches if search["task"] == task]
+        for task in TASKS:  # what the rule chooses in each search
+            own = searches[searches["task"].eq(task)].to_dict("records")
             chosen = [CANDIDATES[choose(search)] for search in own]
             counts = Counter(f"{each['lam']:g}/{each['zeta']:g}" for each in chosen).most_common()
-            row[f"{task}, chosen lam/zeta"] = ", ".join(f"{key} × {n}" for key, n in counts)
-        folds = [fold for cell in nests for fold in cell["outer"][rule]]
+            shown = ", ".join(f"{key} × {n}" for key, n in counts)
+            rules.loc[rule, f"{task}, chosen lam/zeta"] = shown
+        folds = [fold for outer in nests["outer"] for fold in outer[rule]]
         for name, value in zip(OUTER, np.mean(folds, axis=0), strict=True):
-            row[f"cola, {name}"] = f"{value:.3f}"
-        yield row
+            rules.loc[rule, f"cola, {name}"] = f"{value:.3f}"
+    alone = searches.groupby("task")["head_alone"].first()
+    heads = ", ".join(f"{task} {accuracy:.3f}" for task, accuracy in alone.items())
+    return f"{frame_table(fits)}\n\n{frame_table(rules)}\n\nAccuracy of the head alone: {heads}."

@@ -41,13 +41,10 @@ def cells() -> Cells:
 def mean_scores(d: int, decay: float, kind: str, n: int) -> dict[str, float]:
     """Return the true score, and means of the plain and corrected score of n rows over draws."""
     rng, variances = np.random.default_rng(n), torch.arange(1, d + 1, dtype=torch.float64) ** -decay
-    found = []
-    left = min(DRAWS, NUMBERS // (n * d))
-    part = max(1, NUMBERS // (8 * n * d))
-    while left > 0:
-        X = drawn(kind, rng, (min(part, left), n, d)) * variances.sqrt().float()
+    found, draws, part = [], min(DRAWS, NUMBERS // (n * d)), max(1, NUMBERS // (8 * n * d))
+    for start in range(0, draws, part):
+        X = drawn(kind, rng, (min(part, draws - start), n, d)) * variances.sqrt().float()
         found.append(torch.stack([isoscore_star(X), isoscore_star(X, bias_corrected=True)]))
-        left -= len(X)
     plain, corrected = torch.cat(found, dim=1).double().mean(1).tolist()
     true = score_of(variances / variances.sum(), d)
     return {"true": true, "plain": plain, "corrected": corrected}

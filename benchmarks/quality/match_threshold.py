@@ -20,12 +20,8 @@ KEY = ("checkpoint", "vectors")
 RATES, MOST = (0.001, 0.0003), 800  # shares of the random pairs, of which the first is shown
 HELD, HERE = "rate on STS-B", "STS-B, its own threshold"
 GRADED = {"STS-B": ("stsb", "test"), "MRPC": ("mrpc", "test"), "RTE": ("rte", "dev")}
-VECTORS = {
-    "raw": dual_use.RAW,
-    "LogitPreservingWhitening": dual_use.OWN,
-    "TeacherReadout": dual_use.ALIGNED,
-    "base model": dual_use.BASE,
-}
+VECTORS = {name: name for name in (dual_use.RAW, dual_use.OWN, dual_use.BASE)}
+VECTORS["TeacherReadout"] = dual_use.ALIGNED
 
 
 def cells() -> Cells:
@@ -80,15 +76,13 @@ def _rate(X: Floats, threshold: float) -> Figure:
 def text(frame: pd.DataFrame) -> str:
     """Return a row for each kind of vectors, at the first rate, and the largest errors."""
     lines, errors = [], {True: [0.0], False: [0.0]}
-    for record in frame.to_dict("records"):
-        found = record["rates"][str(RATES[0])]
-        limits = (found[name] for name in ("threshold", "ci_low", "ci_high"))
-        shown = "{:.6f} ({:.6f}–{:.6f})".format(*limits)
-        line = [record["checkpoint"], record["vectors"], shown]
+    for record in frame.itertuples():
+        found = record.rates[str(RATES[0])]
+        shown = "{threshold:.6f} ({ci_low:.6f}–{ci_high:.6f})".format(**found)
+        lines.append([record.checkpoint, record.vectors, shown])
         for task, pairs in found["shares"].items():
-            line.append(" | ".join(f"{pair[0]:.{3 + (task == HELD)}f}" for pair in pairs))
+            lines[-1].append(" | ".join(f"{pair[0]:.{3 + (task == HELD)}f}" for pair in pairs))
             errors[task == HELD] += [pair[1] for pair in pairs]
-        lines.append(line)
     table = markdown_table(["classifier", "vectors", "threshold", HELD, *GRADED, HERE], lines)
     largest = f"{max(errors[False]):.3f} for shares and {max(errors[True]):.4f} for rates"
     return f"{table}\n\nStandard errors, by 200 bootstrap samples, are at most {largest}."

@@ -3,13 +3,11 @@
 from collections import namedtuple
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 from sklearn.linear_model import RidgeCV
 
@@ -17,9 +15,8 @@ from benchmarks._data import Floats, read_table
 from benchmarks._markdown import markdown_table
 from benchmarks.quality import Cells, _texts as texts
 from benchmarks.quality._checkpoints import Checkpoint
-from benchmarks.quality._figures import bootstrapped, reciprocal_rank
+from benchmarks.quality._figures import mean, neighbours, reciprocal_rank
 from isoadapt import TeacherReadout
-from isoadapt.geometry._neighbours import nearest_neighbours
 
 KEY = ("old", "new", "map", "n")
 ENCODERS = {"all-MiniLM": "minilm", "paraphrase-L3": "paraphrase-l3", "all-mpnet": "mpnet"}
@@ -32,20 +29,19 @@ Space = namedtuple("Space", "common documents queries second first")  # vectors 
 @cache
 def space(encoder: str) -> Space:
     """Embed all texts."""
-    found = texts.drawn(texts.own_texts("cola").fit, sum((max(SIZES), N_DOCUMENTS, N_QUERIES)))
-    ends = np.cumsum([max(SIZES), N_DOCUMENTS, N_QUERIES])
-    parts = [found[a:b] for a, b in zip((0, *ends), ends, strict=False)]
+    ends = np.cumsum([0, max(SIZES), N_DOCUMENTS, N_QUERIES])
+    found = texts.drawn(texts.own_texts("cola").fit, ends[-1])
+    parts = [found[start:end] for start, end in pairwise(ends)]
     embed = Checkpoint("", "cola", ENCODERS[encoder]).teacher_vectors
-    return Space(*map(embed, (*parts, *paraphrases()[:2])))
+    return Space(*map(embed, (*parts, paraphrases().documents, paraphrases().queries)))
 
 
 @cache
-def paraphrases() -> tuple[list[str], list[str], NDArray[np.int64]]:
-    """Return the second sentences, the first ones, and the number of the second one of each."""
+def paraphrases() -> texts.Retrieval:
+    """Return a search by the first sentences of paraphrases among all second sentences."""
     pairs, labels = (part[:N_PAIRS] for part in read_table("mrpc", "test"))
-    second = list(dict.fromkeys(b for _, b in pairs))
     kept = [pair for pair, label in zip(pairs, labels, strict=True) if label == 1]
-    return second, [a for a, _ in kept], np.array([second.index(b) for _, b in kept])
+    return texts.search(list(dict.fromkeys(second for _, second in pairs)), kept)
 
 
 def procrustes(old: Floats, new: Floats) -> Callable[[Floats], Floats]:
@@ -61,13 +57,8 @@ MAPS: dict[str, Callable[[Floats, Floats], Callable[[Floats], Floats]]] = {
     "RidgeCV": lambda old, new: RidgeCV(np.logspace(-4, 2, 13)).fit(old, new).predict,
     "orthogonal Procrustes": procrustes,
 }
-
-
-SHOWN = [
-    (ALONE, 0),
-    *(("TeacherReadout", n) for n in SIZES),
-    *((name, SIZES[-1]) for name in list(MAPS)[1:]),
-]
+COMPARED = [(name, SIZES[-1]) for name in list(MAPS)[1:]]
+SHOWN = [(ALONE, 0), *(("TeacherReadout", n) for n in SIZES), *COMPARED]
 
 
 def cells() -> Cells:
@@ -82,24 +73,19 @@ def cells() -> Cells:
 def measure(old: str, new: str, name: str | None, n: int) -> dict[str, Any]:
     """Fit a map to n common texts and search the mapped vectors."""
     before, after = space(old), space(new)
-    wanted = _nearest(after.documents, after.queries)
+    wanted = neighbours(after.documents, NEAREST, after.queries)[1]
     if name is None:
         move, asked = (lambda rows: rows), before
     else:
         move, asked = MAPS[name](before.common[:n], after.common[:n]), after
-    found = _nearest(move(before.documents), asked.queries)
+    found = neighbours(move(before.documents), NEAREST, asked.queries)[1]
     shared = np.array([np.isin(a, b).mean() for a, b in zip(wanted, found, strict=True)])
-    relevant = paraphrases()[2]
+    relevant = paraphrases().relevant
     return {
-        "recall": bootstrapped(lambda rows: shared[rows].mean(), len(shared)),
+        "recall": mean(shared),
         "mrr": reciprocal_rank(asked.first, move(before.second), relevant, NEAREST),
         "new_mrr": reciprocal_rank(after.first, after.second, relevant, NEAREST),
     }
-
-
-def _nearest(documents: Floats, queries: Floats) -> NDArray[np.int64]:
-    points, asked = (torch.from_numpy(rows.astype(np.float64)) for rows in (documents, queries))
-    return nearest_neighbours(points, NEAREST, queries=asked)[1].numpy()
 
 
 def text(frame: pd.DataFrame) -> str:
@@ -109,12 +95,8 @@ def text(frame: pd.DataFrame) -> str:
         shown = {(r.map, r.n): f"{r.recall[0]:.3f} | {r.mrr[0]:.3f}" for r in own.itertuples()}
         best = f"1 | {own['new_mrr'].iloc[0][0]:.3f}"
         lines.append([f"{old} → {new}", best, *(shown[cell] for cell in SHOWN)])
-    header = [
-        "recall | MRR",
-        "new encoder alone",
-        ALONE,
-        *(f"{name}, {n:,}" for name, n in SHOWN[1:]),
-    ]
+    maps = (f"{name}, {n:,}" for name, n in SHOWN[1:])
+    header = ["recall | MRR", "new encoder alone", ALONE, *maps]
     error = max(pair[1] for name in ("recall", "mrr", "new_mrr") for pair in frame[name])
     errors = f"Standard errors, by 200 bootstrap samples of the queries, are at most {error:.3f}."
     return f"{markdown_table(header, lines)}\n\n{errors}"

@@ -14,14 +14,14 @@ from sklearn.preprocessing import FunctionTransformer
 
 from benchmarks._data import Floats
 from benchmarks._markdown import frame_table
+from benchmarks._store import rounded
 from benchmarks.quality import Cells
 from isoadapt import AllButTheTop, ClusterIsotropy, IsoBN, Whitening
 from isoadapt.model_selection import Similarity, compare_adapters
 
 KEY = ("protocol", "discordance", "first")  # discordance is None if the labels are noise
 
-TEST_ROWS, FOLDS = "test rows", "cross-validation"
-PROTOCOLS = (TEST_ROWS, FOLDS)
+PROTOCOLS = TEST_ROWS, FOLDS = "test rows", "cross-validation"
 DISCORDANCES = (None, 0.05, 0.10, 0.20)
 REPETITIONS, BLOCK = 200, 10
 BASE_ACCURACY, EFFECT = 0.75, 0.03
@@ -43,10 +43,13 @@ def planted(X: Floats) -> Floats:
 
 
 CHEAP = {
-    "AllButTheTop": AllButTheTop(n_components=2),
-    "ClusterIsotropy": ClusterIsotropy(),
-    "IsoBN": IsoBN(),
-    "Whitening": Whitening(n_components=4),
+    type(adapter).__name__: adapter
+    for adapter in (
+        AllButTheTop(n_components=2),
+        ClusterIsotropy(),
+        IsoBN(),
+        Whitening(n_components=4),
+    )
 }
 
 
@@ -75,8 +78,7 @@ def planted_pairs(n: int, rng: np.random.Generator) -> tuple[Floats, Floats, Flo
     No row is in two pairs, since such pairs are not independent.
     """
     scores, angle = rng.normal(size=n), rng.uniform(0, 2 * math.pi, size=n)
-    first = np.tile([0.0, 0.0, SMALL, SMALL, 0.0, 0.0], (n, 1))
-    second = first.copy()
+    first, second = np.tile([0.0, 0.0, SMALL, SMALL, 0.0, 0.0], (2, n, 1))
     before, after = (
         np.arccos(np.tanh(r * scores + math.sqrt(1 - r**2) * rng.normal(size=n)))
         for r in CORRELATIONS
@@ -113,7 +115,7 @@ def run_block(protocol: str, discordance: float | None, first: int) -> dict[str,
     return {"trials": [run_trial(protocol, discordance, seed) for seed in seeds]}
 
 
-def run_trial(protocol: str, discordance: float | None, seed: int) -> dict[str, Any]:
+def run_trial(protocol: str, discordance: float | None, seed: int) -> Any:
     """Compare on drawn rows; give tests and intervals by use.
 
     The tests have one p-value for each adapter. The intervals are those of the first adapter: of
@@ -121,6 +123,7 @@ def run_trial(protocol: str, discordance: float | None, seed: int) -> dict[str, 
     """
     drawn = PROTOCOLS.index(protocol), round(1_000 * (discordance or 0))
     rng = np.random.default_rng([seed, *drawn])
+    options: dict[str, Any] = {}
     if discordance is None:
         n = n_train = N_NOISE
         draw, head, adapters = partial(noise_rows, rng=rng), "logistic", CHEAP
@@ -128,26 +131,22 @@ def run_trial(protocol: str, discordance: float | None, seed: int) -> dict[str, 
         n, n_train = N_PLANTED, N_TRAIN
         draw = partial(planted_rows, discordance=discordance, rng=rng)
         head, adapters = LogisticRegression(), {"planted": FunctionTransformer(planted)}
-    options: dict[str, Any] = {}
+    X, y = draw(n_train if protocol == TEST_ROWS else n)
     if protocol == TEST_ROWS:
-        X, y = draw(n_train)
         options["X_test"], options["y_test"] = draw(n)
         if discordance is not None:
             options["uses"] = [Similarity(*planted_pairs(N_PAIRS, rng))]
-    else:
-        X, y = draw(n)
     found = compare_adapters(
         X, y, adapters, head=head, cv=N_FOLDS, encoder_saw=False, random_state=seed, **options
     )
     trial: dict[str, Any] = {"p": {}, "p_holm": {}, "score": {}, "difference": {}}
     for use in found.uses:
         rows = [row for row in found.rows if row["use"] == use and row["kind"] == "adapter"]
-        for name, interval in (("score", "ci"), ("difference", "difference")):
-            ends = (rows[0][f"{interval}_{end}"] for end in ("low", "high"))
-            trial[name][use] = [float(f"{end:.5g}") for end in ends]
-        trial["p"][use] = [float(f"{row['p_value']:.5g}") for row in rows]
-        trial["p_holm"][use] = [float(f"{row['p_holm']:.5g}") for row in rows]
-    return trial
+        trial["p"][use] = [row["p_value"] for row in rows]
+        trial["p_holm"][use] = [row["p_holm"] for row in rows]
+        trial["score"][use] = [rows[0][f"ci_{end}"] for end in ("low", "high")]
+        trial["difference"][use] = [rows[0][f"difference_{end}"] for end in ("low", "high")]
+    return rounded(trial, 5)
 
 
 GAINS = [spearman(r) for r in CORRELATIONS]
@@ -177,10 +176,9 @@ def text(frame: pd.DataFrame) -> str:
                 row[title] = _share(better & trials["p.classify"].map(min).mul(n).le(LEVEL))
         for use, truths in TRUTHS.items():
             for i, kind in enumerate(("score", "difference")):
-                truth, name = truths[share is None], f"{kind}.{use}"
-                known = truth is not None and name in trials
-                shown = _coverage(trials[name], truth[i]) if known else ""
-                row[f"coverage of {use}, {kind}"] = shown
+                truth, found = truths[share is None], trials.get(f"{kind}.{use}")
+                known = truth is not None and found is not None
+                row[f"coverage of {use}, {kind}"] = _coverage(found, truth[i]) if known else ""
         rows.append(row)
     table = frame_table(pd.DataFrame(rows).set_index("protocol"))
     return f"{table}\n\nNoise, any adapter differs: {'; '.join(noise)}."

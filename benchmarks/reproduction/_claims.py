@@ -13,17 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.reproduction import _points
+from benchmarks.reproduction import _points, _statistics as statistics
 from benchmarks.reproduction._records import by_seed
-from benchmarks.reproduction._statistics import (
-    LEVEL,
-    ROUNDING,
-    SEEDS_NEEDED,
-    format_interval,
-    mean_sd,
-    p_above,
-    t_interval,
-)
+from benchmarks.reproduction._statistics import LEVEL, SEEDS_NEEDED, mean_sd, p_above, t_interval
 from isoadapt.model_selection._compare._paired_tests import holm
 
 CLAIMS = Path(__file__).parent / "claims.tsv"
@@ -99,11 +91,9 @@ class Judged(NamedTuple):
 def read_claims(path: Path = CLAIMS) -> list[Claim]:
     """Return the claims in the order of the file; a bound may be written as a fraction."""
     rows = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False)
-    claims = (Claim(*row) for row in rows.itertuples(index=False))
-    return [
-        claim._replace(bound=float(Fraction(claim.bound)) if claim.bound else None)
-        for claim in claims
-    ]
+    bounds = [float(Fraction(bound)) if bound else None for bound in rows["bound"]]
+    rows["bound"] = pd.Series(bounds, dtype=object)
+    return [Claim(*row) for row in rows.itertuples(index=False)]
 
 
 def judge_claims(claims: Sequence[Claim], table: pd.DataFrame) -> list[Judged]:
@@ -111,11 +101,9 @@ def judge_claims(claims: Sequence[Claim], table: pd.DataFrame) -> list[Judged]:
     found = [judge(claim, table) for claim in claims]
     for side in ("p", "p_against"):
         known = [getattr(each, side) for each in found]
-        adjusted = holm([1.0 if p is None else p for p in known])
-        found = [
-            each if p is None else each._replace(**{side: value})
-            for each, p, value in zip(found, known, adjusted, strict=True)
-        ]
+        for i, value in enumerate(holm([1.0 if p is None else p for p in known])):
+            if known[i] is not None:
+                found[i] = found[i]._replace(**{side: value})
     return found
 
 
@@ -130,7 +118,7 @@ def judge(claim: Claim, table: pd.DataFrame) -> Judged:
         return found
     outcome = found.outcome if without.outcome == found.outcome else COLLAPSED
     reasons = [f"collapsed in {lost} of {found.n_seeds} seeds", found.reason]
-    return found._replace(outcome=outcome, reason="; ".join(filter(None, reasons)))
+    return found._replace(outcome=outcome, reason=_joined(reasons))
 
 
 def _judge(claim: Claim, table: pd.DataFrame) -> Judged:
@@ -147,9 +135,13 @@ def _judge(claim: Claim, table: pd.DataFrame) -> Judged:
     # One method that is better refutes that none is, so that their number counts.
     against = min(1.0, len(claim.methods) * min(p_above(-known[each]) for each in known))
     outcome = HOLDS if p <= LEVEL and not undefined else FAILS if against <= LEVEL else NOT_SHOWN
-    equal = (known.max() - known.min() < ROUNDING).all()
+    equal = (known.max() - known.min() < statistics.ROUNDING).all()
     reasons = ["equal in all seeds" if equal else "", f"{undefined} undefined" * bool(undefined)]
-    return Judged(claim, ours, outcome, n, interval, p, against, "; ".join(filter(None, reasons)))
+    return Judged(claim, ours, outcome, n, interval, p, against, _joined(reasons))
+
+
+def _joined(reasons: list[str]) -> str:
+    return "; ".join(filter(None, reasons))
 
 
 def _base(table: pd.DataFrame, task: str) -> pd.Series | None:
@@ -165,12 +157,8 @@ def _base(table: pd.DataFrame, task: str) -> pd.Series | None:
 def sides(table: pd.DataFrame, claim: Claim) -> list[pd.Series]:
     """Return the figure before and after, for the seeds that have run both."""
     figures = claim.figure.split(" → ")
-    both = (
-        by_seed(table, claim.task, name, figure)
-        for name, figure in ((claim.before, figures[0]), (claim.after, figures[-1]))
-    )
-    joined = pd.concat(both, axis=1, join="inner")
-    return [joined.iloc[:, 0], joined.iloc[:, 1]]
+    before = by_seed(table, claim.task, claim.before, figures[0])
+    return [*before.align(by_seed(table, claim.task, claim.after, figures[-1]), join="inner")]
 
 
 def together(table: pd.DataFrame, claim: Claim, figure: str) -> pd.DataFrame:
@@ -255,9 +243,8 @@ def _falls_with_isotropy(table: pd.DataFrame, claim: Claim) -> Evidence:
 def _has_margin(table: pd.DataFrame, claim: Claim) -> Evidence:
     """The margin of a claim on synthetic points, which comes from all scores, is above 0."""
     own = table[table["name"] == claim.after].set_index("seed").sort_index()
-    names = [*map(_points.zeta_name, _points.ZETAS), _points.CORRECTED]
     scores = {
-        seed: pd.DataFrame({name: figures[name] for name in names}, figures["n"])
+        seed: pd.DataFrame({name: figures[name] for name in _points.NAMES}, figures["n"])
         for seed, figures in own.iterrows()
         if isinstance(figures.get("n"), list)
     }
@@ -270,18 +257,16 @@ def _has_margin(table: pd.DataFrame, claim: Claim) -> Evidence:
 
 def _of_lists(function: Callable[..., float], *figures: pd.Series) -> pd.Series:
     """Return a function of list-valued figures for each seed; NaN where one is missing."""
-    values = {
-        seed: function(*(np.array(value, float) for value in row))
-        if all(isinstance(value, list) for value in row)
-        else math.nan
-        for seed, *row in zip(figures[0].index, *figures, strict=True)
-    }
-    return pd.Series(values, dtype=float)
+    values = [
+        function(*np.array(row, float)) if all(isinstance(one, list) for one in row) else math.nan
+        for row in zip(*figures, strict=True)
+    ]
+    return pd.Series(values, figures[0].index, dtype=float)
 
 
 def _interval(steps: pd.Series) -> str:
     known = steps.dropna()
-    return format_interval(t_interval(known)) if len(known) >= SEEDS_NEEDED else ""
+    return statistics.format_interval(known) if len(known) >= SEEDS_NEEDED else ""
 
 
 RULES: dict[str, Callable[[pd.DataFrame, Claim], Evidence]] = {

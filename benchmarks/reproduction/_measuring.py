@@ -1,11 +1,12 @@
 """Figures of a fine-tuned model: of its task, of the head's input, and of the tokens by layer."""
 
-import math
 import warnings
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef
@@ -51,8 +52,7 @@ def read(
     order = np.argsort([len(ids) for ids in columns["input_ids"]], kind="stable")
     layers = [Moments() for _ in range(network.config.num_hidden_layers * of_tokens)]
     parts: list[tuple[Tensor, ...]] = []
-    for start in range(0, len(order), BATCH_SIZE):
-        chosen = order[start : start + BATCH_SIZE]
+    for chosen in np.split(order, range(BATCH_SIZE, len(order), BATCH_SIZE)):
         rows = {name: [values[i] for i in chosen] for name, values in columns.items()}
         batch = tokenizer.pad(rows, return_tensors="pt").to(network.device)
         with Watch(network, HEAD_INPUT) as head:
@@ -90,12 +90,12 @@ def task_figures(task: str, labels: Array, outputs: Array) -> dict[str, Any]:
 
 def anisotropies(points: Tensor, start: str = "") -> dict[str, float]:
     """Return the first two anisotropies of points, raw and centred."""
-    found = {}
-    for ending, center in (("", False), ("_centered", True)):
-        variances = spectrum(points.float(), center)
-        for k in (1, 2):
-            found[f"{start}anisotropy{k}{ending}"] = float(anisotropy(variances, k))
-    return found
+    spectra = {"": spectrum(points.float(), False), "_centered": spectrum(points.float(), True)}
+    return {
+        f"{start}anisotropy{k}{ending}": float(anisotropy(variances, k))
+        for ending, variances in spectra.items()
+        for k in (1, 2)
+    }
 
 
 def embedding_figures(points: Tensor) -> dict[str, float]:
@@ -112,20 +112,14 @@ def embedding_figures(points: Tensor) -> dict[str, float]:
 def token_figures(dev: Reading, prior: Reading) -> dict[str, Any]:
     """Return the geometry of the dev tokens; Σ_S of IsoScore* is that of training tokens."""
     layers = [_shrunk(*pair) for pair in zip(dev.layers, prior.layers, strict=True)]
+    union = [reduce(Moments.merge, each.layers, Moments()) for each in (dev, prior)]
     return {
-        "isoscore_star": _shrunk(_union(dev.layers), _union(prior.layers)),
+        "isoscore_star": _shrunk(*union),
         "layers_isoscore_star": layers,
         "last_isoscore_star": layers[-1],
         "last_mean_norm": float(dev.layers[-1].mean.norm()),
         **anisotropies(dev.first_tokens, "first_token_"),
     }
-
-
-def _union(layers: Sequence[Moments]) -> Moments:
-    union = Moments()
-    for layer in layers:
-        union.merge(layer)
-    return union
 
 
 def _shrunk(points: Moments, prior: Moments) -> float | None:
@@ -141,18 +135,10 @@ def log_figures(history: Sequence[dict[str, Any]]) -> dict[str, float]:
     `batch_…` are figures of the points of a batch at the place of the penalty. `…_start` and
     `…_end` are means over the first and the last tenth of the steps.
     """
-    logs = [entry for entry in history if "task_loss" in entry]
-    tenth = max(1, len(logs) // 10)
-    late = [entry for entry in logs if entry["step"] > 0.7 * logs[-1]["step"]]
     raw, centred = "anisotropy1", "anisotropy1_centered"
-    return {
-        f"batch_{raw}": _mean(late, raw),
-        f"batch_{centred}": _mean(late, centred),
-        f"batch_{centred}_start": _mean(logs[:tenth], centred),
-        f"batch_{centred}_end": _mean(logs[-tenth:], centred),
-    }
-
-
-def _mean(entries: Sequence[dict[str, Any]], name: str) -> float:
-    values = [entry[name] for entry in entries if name in entry]
-    return float(np.mean(values)) if values else math.nan
+    logs = pd.DataFrame([entry for entry in history if "task_loss" in entry])
+    logs = logs.reindex(columns=["step", raw, centred])  # figures may be undefined
+    tenth, late = max(1, len(logs) // 10), logs[logs["step"] > 0.7 * logs["step"].iloc[-1]]
+    parts = {"": late, "_start": logs[:tenth], "_end": logs[-tenth:]}
+    means = {f"batch_{centred}{end}": float(part[centred].mean()) for end, part in parts.items()}
+    return {f"batch_{raw}": float(late[raw].mean()), **means}

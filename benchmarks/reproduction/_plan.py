@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks._markdown import markdown_table
 from benchmarks.reproduction import _points
 from benchmarks.reproduction._adapters import ADAPTERS, adapter_cell
-from benchmarks.reproduction._records import Cell
+from benchmarks.reproduction._records import KEY, Cell
 from benchmarks.reproduction._training import BASE, HELD_OUT, Condition, Job, Recipe
 
 RECIPES = {"cola": Recipe(5, 5e-5), "mrpc": Recipe(5, 5e-5), "rte": Recipe(5, 3e-5, 16)}
@@ -36,19 +36,14 @@ FEWER_SEEDS = FRESH_SEEDS[:3]
 # What the code that the authors of paper 002 released does differently from the recipes.
 DIFFERENCES: dict[str, dict[str, Any]] = {
     "padding": {"padding": True},
-    "constant rate": {
-        "arguments": {"warmup_steps": 0.0, "lr_scheduler_type": "constant_with_warmup"}
-    },
-    "no clipping": {"arguments": {"max_grad_norm": 0.0}},
-    "no decay": {"arguments": {"weight_decay": 0.0}},
-    "random batches": {"arguments": {"train_sampling_strategy": "random"}},
+    "constant rate": {"warmup_steps": 0.0, "lr_scheduler_type": "constant_with_warmup"},
+    "no clipping": {"max_grad_norm": 0.0},
+    "no decay": {"weight_decay": 0.0},
+    "random batches": {"train_sampling_strategy": "random"},
     "none": {},
 }
-AS_RELEASED = {
-    "padding": True,
-    "arguments": {"per_device_eval_batch_size": 32}  # batches from which Σ_S is computed
-    | {k: v for each in DIFFERENCES.values() for k, v in each.get("arguments", {}).items()},
-}
+AS_RELEASED = {name: value for each in DIFFERENCES.values() for name, value in each.items()}
+AS_RELEASED["per_device_eval_batch_size"] = 32  # of the batches from which Σ_S is computed
 
 
 def istar(name: str, lam: float, zeta: float) -> Condition:
@@ -117,12 +112,14 @@ def _with_fresh_seeds() -> Iterator[Cell]:
         yield from _compared("fresh", task, seed, RECIPES[task])
     for seed, task in product(FEWER_SEEDS, ASKED):
         for condition in (Condition("base"), istar("I-STAR", *REPORTED[task])):
-            named = replace(condition, name=f"released: {condition.name}", **AS_RELEASED)
+            name = f"released: {condition.name}"
+            named = replace(condition, name=name, arguments=AS_RELEASED)
             yield Job(task, seed, RECIPES[task], named).cell("fresh")
     for seed, task in product(FEWER_SEEDS, ASKED):
         yield from _compared("second rate", task, seed, RECIPES[task]._replace(lr=3e-5))
-    for name, changes in DIFFERENCES.items():
-        condition = replace(istar(f"difference: {name}", *REPORTED["cola"]), **changes)
+    for name, arguments in DIFFERENCES.items():
+        condition = istar(f"difference: {name}", *REPORTED["cola"])
+        condition = replace(condition, arguments=arguments)
         yield Job("cola", FRESH_SEEDS[0], RECIPES["cola"], condition).cell("fresh")
 
 
@@ -136,18 +133,18 @@ def _compared(series: str, task: str, seed: int, recipe: Recipe) -> Iterator[Cel
 
 def plan_table() -> str:
     """Return a table of the cells in their order, a row for each task, kind and series."""
-    cells = pd.DataFrame([cell[:4] for cell in plan()], columns=["kind", "name", "task", "seed"])
-    series = cells["name"].where(cells["kind"] == "fresh", "").str.partition(":")[0]
-    groups = cells.groupby(["task", "kind", series], sort=False)
+    cells = pd.DataFrame([cell.key for cell in plan()], columns=KEY)
+    series = cells["name"].where(cells["kind"].eq("fresh"), "").str.partition(":")[0]
+    other = series.ne("") & series.ne("fresh")
+    cells["kind"] += series.map(" ({})".format).where(other, "")
     rows = [
         [
-            task,
-            f"{kind} ({named})" if named not in ("", kind) else kind,
-            str(own["name"].nunique()),
-            ", ".join(map(str, sorted(own["seed"].unique()))),
+            *group,
+            str(len({*own["name"]})),
+            ", ".join(map(str, sorted({*own["seed"]}))),
             str(len(own)),
         ]
-        for (task, kind, named), own in groups
+        for group, own in cells.groupby(["task", "kind"], sort=False)
     ]
     table = markdown_table(("task", "kind", "conditions", "seeds", "cells"), rows)
     return f"{table}\n\n{len(cells)} cells."

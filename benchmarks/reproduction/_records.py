@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import subprocess
 import time
 import traceback
@@ -52,9 +51,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     """Run a cell; its record has `figures`, or an `error` if it failed."""
     begun, used = time.perf_counter(), time.process_time()
     try:
-        figures = plain(cell.run())
-        json.dumps(figures, allow_nan=False)
-        outcome: dict[str, Any] = {"figures": figures}
+        found = json.dumps(cell.run())  # which writes what is not finite as NaN, unlike JSON
+        outcome: dict[str, Any] = {"figures": json.loads(found, parse_constant=lambda text: None)}
     except Exception as error:  # continue with the other cells
         traceback.print_exc()
         outcome = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
@@ -80,15 +78,6 @@ def commit() -> str:
         return "unknown"
 
 
-def plain(figures: Any) -> Any:
-    """Replace figures and list entries that are not finite by None, since JSON has no NaN."""
-    if isinstance(figures, Mapping):
-        return {name: plain(value) for name, value in figures.items()}
-    if isinstance(figures, list | tuple):
-        return [plain(value) for value in figures]
-    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
-
-
 def table_of(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return a row for each record: its key, commit, versions, settings and figures.
 
@@ -102,8 +91,7 @@ def table_of(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         | record.get("figures", {})
         for record in records
     ]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = pd.DataFrame(rows, columns=columns or [*names, "failed", "metric", "dev"])
+    table = pd.DataFrame(rows, columns=None if rows else [*names, "failed", "metric", "dev"])
     collapsed = [isinstance(dev, dict) and _one_class(dev) for dev in table["dev"]]
     return table.astype({"metric": float, "failed": bool}).assign(collapsed=collapsed)
 

@@ -10,17 +10,9 @@ import pandas as pd
 from benchmarks._markdown import markdown_table, replace_section
 from benchmarks._places import FOLDER
 from benchmarks._versions import written
+from benchmarks.reproduction import _plan
 from benchmarks.reproduction._claims import LIMITS, Judged, judge_claims, read_claims
 from benchmarks.reproduction._measuring import METRICS
-from benchmarks.reproduction._plan import (
-    ASKED,
-    CHOSEN,
-    DIFFERENCES,
-    RECIPES,
-    candidate_cell,
-    plan,
-    try_name,
-)
 from benchmarks.reproduction._records import KEY, by_seed, record_store, table_of
 from benchmarks.reproduction._statistics import SEEDS_NEEDED, mean_sd
 
@@ -96,15 +88,14 @@ def _first_page(judged: Mapping[str, Sequence[Judged]]) -> str:
 def _counts(judged: Mapping[str, Sequence[Judged]], table: pd.DataFrame) -> str:
     verdicts = pd.Series([each.verdict.strip("*") for found in judged.values() for each in found])
     named = "; ".join(f"{word} {n}" for word, n in verdicts.value_counts().sort_index().items())
-    return (
-        f"Verdicts on {len(verdicts)} claims: {named}. {_planned(table).sum()} of {len(plan())} "
-        "planned runs are recorded."
-    )
+    recorded = f"{_planned(table).sum()} of {len(_plan.plan())} planned runs are recorded"
+    return f"Verdicts on {len(verdicts)} claims: {named}. {recorded}."
 
 
 def _planned(table: pd.DataFrame) -> pd.Series:
     """Return which rows have figures of cells of the plan."""
-    keys, planned = zip(*(table[name] for name in KEY), strict=True), {cell.key for cell in plan()}
+    planned = {cell.key for cell in _plan.plan()}
+    keys = zip(*(table[name] for name in KEY), strict=True)
     return pd.Series([key in planned for key in keys], table.index, bool) & ~table["failed"]
 
 
@@ -138,7 +129,7 @@ def _gains(judged: Sequence[Judged]) -> str:
 
 def _tries(done: pd.DataFrame) -> str:
     """Return the metric of all tries on the held-out rows, and of the seeds without a penalty."""
-    chosen = {(task, try_name(*best)) for (task, _), best in CHOSEN.items()}
+    chosen = {(task, _plan.try_name(*best)) for (task, _), best in _plan.CHOSEN.items()}
     rows = [
         (
             row["name"].replace("try lam=", "λ = ").replace(" zeta=", ", ζ = "),
@@ -147,22 +138,21 @@ def _tries(done: pd.DataFrame) -> str:
         )
         for _, row in done[done["kind"] == "try"].iterrows()
     ]
-    for task, zero in ((task, candidate_cell(task, RECIPES[task]).name) for task in ASKED):
-        metrics = done[(done["task"] == task) & (done["name"] == zero)]["metric"]
-        rows.append(
-            (f"λ = 0, best of {len(metrics)} seeds", title_of(task), f"{metrics.max():.4f}")
-        )
-        rows.append(("λ = 0, mean ± sd", title_of(task), mean_sd(metrics)))
+    for task in _plan.ASKED:
+        zero = _plan.candidate_cell(task, _plan.RECIPES[task]).name
+        metrics, title = by_seed(done, task, zero, "metric"), title_of(task)
+        rows.append((f"λ = 0, best of {len(metrics)} seeds", title, f"{metrics.max():.4f}"))
+        rows.append(("λ = 0, mean ± sd", title, mean_sd(metrics)))
     return pivot(rows, "tried")
 
 
 def _differences(done: pd.DataFrame) -> str:
     """Return what each difference of the released code alone does to training with λ = -1."""
-    own = {row["name"]: row for _, row in done.iterrows()}
+    names = [f"difference: {name}" for name in _plan.DIFFERENCES]
+    own = done[done["name"].isin(names)].sort_values("name", key=lambda each: each.map(names.index))
     rows = [
-        (name, _metric(row), f"{row['isoscore_star']:.4f}")
-        for name in DIFFERENCES
-        if (row := own.get(f"difference: {name}")) is not None
+        (row["name"].partition(": ")[2], _metric(row), f"{row['isoscore_star']:.4f}")
+        for _, row in own.iterrows()
     ]
     return markdown_table(("difference", "Matthews", "IsoScore* of the tokens"), rows)
 
@@ -170,11 +160,8 @@ def _differences(done: pd.DataFrame) -> str:
 def _candidates(done: pd.DataFrame) -> str:
     """Return the metric of each candidate for the recipe of a task on the held-out rows."""
     own = done[(done["kind"] == "recipe") & (done["seed"] == 0)]
-    best = own.groupby("task")["metric"].transform("max")
-    rows = [
-        (TASKS[row["task"]], row["name"], _metric(row, row["metric"] == best[i]))
-        for i, row in own.iterrows()
-    ]
+    best = own["metric"].eq(own.groupby("task")["metric"].transform("max"))
+    rows = [(TASKS[row["task"]], row["name"], _metric(row, best[i])) for i, row in own.iterrows()]
     return pivot(rows, "task")
 
 
@@ -185,7 +172,7 @@ def _bases(done: pd.DataFrame) -> str:
         metrics = by_seed(done, task, "base", "metric")
         first, mean = (f"{each.mean():.4f}" for each in (metrics[:SEEDS_NEEDED], metrics))
         learned = "yes" if metrics.mean() >= limit else "no"
-        recipe, shown = candidate_cell(task, RECIPES[task]).name, mean_sd(metrics)
+        recipe, shown = _plan.candidate_cell(task, _plan.RECIPES[task]).name, mean_sd(metrics)
         rows.append([title_of(task), recipe, shown, mean, first, f"{limit:.4f}", learned])
     header = ("task", "recipe", "bases", "mean", "mean of the first 3", "limit", "learned")
     return markdown_table(header, rows, words=True)
@@ -195,9 +182,8 @@ def _measured(table: pd.DataFrame) -> str:
     """Return the versions of the planned runs, and the number of cells by commit."""
     own, lines = table[_planned(table)], []
     for versions, group in own.groupby(own["versions"].map(written), sort=False):
-        commits = group["commit"].str[:10].value_counts(sort=False)
-        counted = ", ".join(f"{commit} {n}" for commit, n in commits.items())
-        lines.append(f"- {versions}. Cells by commit: {counted}")
+        commits = group["commit"].str[:10].value_counts(sort=False).items()
+        lines.append(f"- {versions}. Cells by commit: {', '.join(f'{c} {n}' for c, n in commits)}")
     return "\n".join(lines)
 
 

@@ -40,9 +40,9 @@ def p_above(steps: Sequence[float]) -> float:
     return min(1.0, 2 * float(ttest_1samp(steps, 0.0, alternative="greater").pvalue))
 
 
-def format_interval(interval: Interval) -> str:
-    """Format a mean with its interval; differences that are rounding errors become 0."""
-    mean, low, high = (f"{round(value, 12):+z.3g}" for value in interval)
+def format_interval(steps: Sequence[float]) -> str:
+    """Format the mean of differences and its interval; rounding errors become 0."""
+    mean, low, high = (f"{round(value, 12):+z.3g}" for value in t_interval(steps))
     return f"{mean} [{low}, {high}]"
 
 

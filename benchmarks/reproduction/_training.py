@@ -5,34 +5,21 @@ that needs it repeats the run.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    PrinterCallback,
-)
 
 from benchmarks._data import Embeddings, read_table
 from benchmarks._places import FOLDER
-from benchmarks.reproduction._measuring import (
-    Reading,
-    embedding_figures,
-    log_figures,
-    prior_rows,
-    read,
-    task_figures,
-    token_figures,
-    tokenized,
-)
+from benchmarks.reproduction import _measuring as measuring
 from benchmarks.reproduction._records import Cell
 from isoadapt import LinearHead
 from isoadapt._utils.devices import resolve_device
@@ -47,6 +34,7 @@ from isoadapt.finetune._training import training_arguments
 
 CACHE = FOLDER / "results" / "reproduction-cache"  # not committed
 MAX_LENGTH = 128
+STORED = ("E_train", "y_train", "E_dev", "y_dev", "W", "b")
 HELD_OUT = 0.2  # share of the training rows by which recipes, λ and ζ are chosen
 
 
@@ -73,7 +61,7 @@ class Recipe(NamedTuple):
 class Condition:
     """A row of a table: a penalty with its parameters, weight and place.
 
-    `arguments` of the Trainer replace those of the recipe. With `padding`, the vectors of padding
+    `arguments` of the Trainer replace those of the recipe; with "padding", the vectors of padding
     are among the points of the penalty and of Σ_S.
     """
 
@@ -83,7 +71,6 @@ class Condition:
     lam: float = 1.0
     where: str = "head_input"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    padding: bool = False
 
 
 BASE = Condition("base")
@@ -111,27 +98,11 @@ class Job:
 
     def cell(self, kind: str) -> Cell:
         """Return the cell of the run."""
-        name, run = self.condition.name, self.run
-        return Cell(kind, name, self.task, self.seed, self.settings(), run)
+        return Cell(kind, self.condition.name, self.task, self.seed, self.settings(), self.run)
 
     def run(self) -> dict[str, Any]:
         """Fine-tune and return the figures on the whole dev set or on the held-out rows."""
-        data = load_task(self.task)
-        return _on_held_out_rows(self, data) if self.held_out else _on_dev_set(self, data)
-
-
-class Task(NamedTuple):
-    """The training rows and the whole dev set of a task."""
-
-    train_texts: Sequence[Any]
-    train_labels: NDArray[Any]
-    dev_texts: Sequence[Any]
-    dev_labels: NDArray[Any]
-
-
-def load_task(name: str) -> Task:
-    """Read the training rows and the dev set of a task."""
-    return Task(*read_table(name, "train"), *read_table(name, "dev"))
+        return _on_held_out_rows(self) if self.held_out else _on_dev_set(self)
 
 
 def base_embeddings(job: Job) -> Embeddings:
@@ -139,50 +110,42 @@ def base_embeddings(job: Job) -> Embeddings:
     if not job.file.exists():
         job.run()
     with np.load(job.file) as stored:
-        arrays = [stored[name] for name in ("E_train", "y_train", "E_dev", "y_dev")]
-        head = LinearHead(stored["W"], stored["b"], [0, 1])
+        *arrays, coef, intercept = (stored[name] for name in STORED)
+        head = LinearHead(coef, intercept, [0, 1])
         return Embeddings(f"{job.task} dev", *arrays, head)
 
 
-def _on_held_out_rows(job: Job, data: Task) -> dict[str, Any]:
-    texts, labels = data.train_texts, data.train_labels
+def _on_held_out_rows(job: Job) -> dict[str, Any]:
+    texts, labels = read_table(job.task, "train")
     kept, rest = train_test_split(
         np.arange(len(labels)), test_size=job.held_out, stratify=labels, random_state=0
     )
     network, tokenizer, _ = fine_tune(job, [texts[i] for i in kept], labels[kept])
-    found = read(network, tokenizer, [texts[i] for i in rest], MAX_LENGTH, of_tokens=False)
-    return task_figures(job.task, labels[rest], found.outputs.numpy())
+    read = partial(measuring.read, network, tokenizer, max_length=MAX_LENGTH, of_tokens=False)
+    found = read([texts[i] for i in rest])
+    return measuring.task_figures(job.task, labels[rest], found.outputs.numpy())
 
 
-def _on_dev_set(job: Job, data: Task) -> dict[str, Any]:
-    network, tokenizer, history = fine_tune(job, data.train_texts, data.train_labels)
-    dev = read(network, tokenizer, data.dev_texts, MAX_LENGTH)
-    n_layers = network.config.num_hidden_layers
-    rows = prior_rows(tokenizer, data.train_texts, MAX_LENGTH, n_layers, job.seed)
-    prior = read(network, tokenizer, [data.train_texts[i] for i in rows], MAX_LENGTH)
+def _on_dev_set(job: Job) -> dict[str, Any]:
+    (texts, labels), (dev_texts, dev_labels) = (read_table(job.task, s) for s in ("train", "dev"))
+    network, tokenizer, history = fine_tune(job, texts, labels)
+    read = partial(measuring.read, network, tokenizer, max_length=MAX_LENGTH)
+    dev, n_layers = read(dev_texts), network.config.num_hidden_layers
+    rows = measuring.prior_rows(tokenizer, texts, MAX_LENGTH, n_layers, job.seed)
+    prior = read([texts[i] for i in rows])
     if job.condition == BASE:
-        train = read(network, tokenizer, data.train_texts, MAX_LENGTH, of_tokens=False)
-        _keep_embeddings(job.file, data, find_last_linear(network), train, dev)
+        train, head = read(texts, of_tokens=False), find_last_linear(network)
+        own = (train.embeddings, labels, dev.embeddings, dev_labels)
+        parts = (*own, *(part.detach().cpu() for part in (head.weight, head.bias)))
+        writable_folder(job.file.parent)
+        with atomic_path(job.file) as temporary, temporary.open("wb") as opened:
+            np.savez(opened, **dict(zip(STORED, map(np.asarray, parts), strict=True)))
     return {
-        **task_figures(job.task, data.dev_labels, dev.outputs.numpy()),
-        **embedding_figures(dev.embeddings),
-        **token_figures(dev, prior),
-        **log_figures(history),
+        **measuring.task_figures(job.task, dev_labels, dev.outputs.numpy()),
+        **measuring.embedding_figures(dev.embeddings),
+        **measuring.token_figures(dev, prior),
+        **measuring.log_figures(history),
     }
-
-
-def _keep_embeddings(file: Path, data: Task, head: Any, train: Reading, dev: Reading) -> None:
-    writable_folder(file.parent)
-    with atomic_path(file) as temporary, temporary.open("wb") as opened:
-        np.savez(
-            opened,
-            E_train=train.embeddings.numpy(),
-            y_train=data.train_labels,
-            E_dev=dev.embeddings.numpy(),
-            y_dev=data.dev_labels,
-            W=head.weight.detach().cpu().numpy(),
-            b=head.bias.detach().cpu().numpy(),
-        )
 
 
 class PaddedWatch(Watch):
@@ -204,14 +167,12 @@ def fine_tune(job: Job, texts: Any, labels: NDArray[Any]) -> tuple[Any, Any, lis
     """Return network, tokenizer and log; one seed gives one order of rows and one new head."""
     condition = job.condition
     network, tokenizer = _load(job.seed)
-    columns = tokenized(tokenizer, texts, MAX_LENGTH)
-    rows = [
-        {**{name: values[i] for name, values in columns.items()}, "labels": label}
-        for i, label in enumerate(labels.tolist())
-    ]
+    columns = {**measuring.tokenized(tokenizer, texts, MAX_LENGTH), "labels": labels.tolist()}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     penalty = condition.penalty and PENALTIES[condition.penalty].make(**condition.options)
+    arguments = job.recipe.arguments() | condition.arguments
     with tempfile.TemporaryDirectory() as folder:
-        trainer = (PaddedTrainer if condition.padding else IsotropyTrainer)(
+        trainer = (PaddedTrainer if arguments.pop("padding", False) else IsotropyTrainer)(
             model=network,
             args=training_arguments(
                 resolve_device("auto"),
@@ -221,30 +182,23 @@ def fine_tune(job: Job, texts: Any, labels: NDArray[Any]) -> tuple[Any, Any, lis
                 logging_strategy="steps",
                 logging_steps=1 if condition.where == "head_input" else 10,
                 logging_first_step=True,
-                **job.recipe.arguments() | condition.arguments,
+                **arguments,
             ),
             train_dataset=rows,
-            data_collator=DataCollatorWithPadding(tokenizer),
             processing_class=tokenizer,
             penalty=penalty,
             lam=condition.lam,
             where=condition.where,
         )
-        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
     return network, tokenizer, trainer.state.log_history
 
 
 def _load(seed: int) -> tuple[Any, Any]:
     """Load the encoder with a new head for two classes, which depends only on the seed."""
-    folder = minilm_folder()
+    folder, options = minilm_folder(), {"num_labels": 2, "dtype": torch.float32}
     with quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            num_labels=2,
-            dtype=torch.float32,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,
-        )
-    return network, AutoTokenizer.from_pretrained(folder)
+        network = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **options)
+    return network, transformers.AutoTokenizer.from_pretrained(folder)

@@ -9,8 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from keyword import iskeyword
 from pathlib import Path
 from statistics import median
@@ -25,7 +24,6 @@ from benchmarks._places import FOLDER
 from benchmarks._versions import versions, written
 
 T = TypeVar("T")
-PROCESS = Path("/proc/self")
 PRELOADED = ["sklearn.model_selection", "isoadapt.adapters"]
 OF_MODELS = ["transformers.trainer", "sentence_transformers"]  # ignored where not installed
 HEADER = ("name", "threads", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
@@ -36,7 +34,8 @@ class Comparison:
     """Times of two callables that were measured alternately, or of one that was measured alone.
 
     Entries of `ours_s` and `reference_s` with the same index were measured one after the other.
-    `target` is the smallest acceptable ratio, or None. `facts` are sizes and other conditions.
+    `target` is the smallest acceptable ratio, or None; `facts` are sizes and other conditions, the
+    number of `threads` among them in older records.
     """
 
     name: str
@@ -44,6 +43,7 @@ class Comparison:
     reference_s: tuple[float, ...] = ()
     target: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = field(default_factory=torch.get_num_threads)
 
     @property
     def ratio(self) -> float:
@@ -60,21 +60,15 @@ class Comparison:
 
     def cells(self) -> list[str]:
         """Return the row of the table."""
-        facts = {"threads": torch.get_num_threads(), **self.facts}
+        facts = {"threads": self.threads, **self.facts}
         row = [self.name, *(str(facts.get(key, "")) for key in HEADER[1:4])]
         row.append(duration(median(self.ours_s)))
-        if not self.reference_s:
-            return [*row, "", "", "", ""]
-        low, high = map(_ratio, np.quantile(self._ratios(), [0.25, 0.75]))
-        row += [duration(median(self.reference_s)), f"{_ratio(self.ratio)} [{low}, {high}]"]
-        if self.target is None:
-            return [*row, "", ""]
-        return [*row, f"≥ {_ratio(self.target)}", "yes" if self.is_met else "no"]
-
-
-def to_record(result: Comparison) -> dict[str, Any]:
-    """Return the fields of a result, with the number of threads that it could use."""
-    return asdict(result) | {"facts": {"threads": torch.get_num_threads(), **result.facts}}
+        if self.reference_s:
+            low, high = map(_ratio, np.quantile(self._ratios(), [0.25, 0.75]))
+            row += [duration(median(self.reference_s)), f"{_ratio(self.ratio)} [{low}, {high}]"]
+        if self.target is not None:
+            row += [f"≥ {_ratio(self.target)}", "yes" if self.is_met else "no"]
+        return row + [""] * (len(HEADER) - len(row))
 
 
 def compare(
@@ -83,19 +77,21 @@ def compare(
     reference: Callable[[], Any],
     *,
     repeats: int,
+    warm_up: bool = True,
     rows: Any = None,
     target: float | None = None,
     **facts: Any,
 ) -> Comparison:
-    """Measure two callables alternately, after one unmeasured call of each.
+    """Measure two callables alternately, after one unmeasured call of each unless they are warm.
 
     The order changes from pair to pair, so that a slowdown of the machine affects both. The sizes
     that the table shows are those of `rows` (n, d), or are among the facts.
     """
     if rows is not None:
         facts |= {"n": len(rows), "d": rows.shape[1]}
-    ours()
-    reference()
+    if warm_up:
+        ours()
+        reference()
     spent: dict[Any, list[float]] = {ours: [], reference: []}
     for repeat in range(repeats):
         for function in (ours, reference) if repeat % 2 == 0 else (reference, ours):
@@ -139,10 +135,8 @@ def table(results: Sequence[Comparison]) -> str:
 
 def duration(seconds: float) -> str:
     """Format a duration with three digits and a suitable unit."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
+    unit, size = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("µs", 1e-6)
+    return f"{seconds / size:.3g} {unit}"
 
 
 def _ratio(value: float) -> str:
@@ -178,9 +172,9 @@ def measured(function: Callable[[], Any]) -> dict[str, float]:
     """
 
     def resident(entry: str) -> float:
-        return int((PROCESS / "status").read_text("ascii").partition(entry)[2].split()[0]) / 1e3
+        return int(Path("/proc/self/status").read_text().partition(entry)[2].split()[0]) / 1e3
 
-    (PROCESS / "clear_refs").write_text("5")  # the peak becomes what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is resident now
     before, cpu = resident("VmRSS:"), time.process_time()
     wall = seconds_of(function)
     cpu = time.process_time() - cpu
@@ -193,9 +187,6 @@ def run_one(name: str, quick: bool) -> list[Comparison]:
     return list(module.run(quick))
 
 
-run_apart: Callable[[str, bool], list[Comparison]] = partial(apart, run_one, models=True)
-
-
 def run_all(
     parts: Mapping[str, Callable[[], Iterable[Comparison]]],
     save: Callable[[str, list[Comparison]], None] = lambda name, found: None,
@@ -206,11 +197,10 @@ def run_all(
         print(f"running {name}", file=sys.stderr, flush=True)
         try:
             found = list(run())
+            print(table(found), flush=True)
+            save(name, found)
         except Exception:  # continue with the others
             traceback.print_exc()
             failed.append(name)
-            continue
-        print(table(found), flush=True)
-        save(name, found)
     print(f"measured with {written(versions())}; failed: {', '.join(failed) or 'none'}")
     return bool(failed)

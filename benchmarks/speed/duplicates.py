@@ -18,7 +18,7 @@ def run(quick: bool) -> Iterator[Comparison]:
     """Compare all pairs of rows, and the nearest rows of others."""
     rng, n = np.random.default_rng(0), 3_000 if quick else 30_000
     X, new = (normalize(rng.normal(size=(each, D)).astype(np.float32)) for each in (n, n // 10))
-    options = {"repeats": 1 if quick else 3, "rows": X}
+    options = {"repeats": 1 if quick else 2, "rows": X}
     parts = range(0, n, SIDE)
 
     def product() -> list[np.ndarray]:

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -12,27 +12,17 @@ from torch import nn
 from benchmarks.speed._harness import Comparison, compare
 from isoadapt.datasets import minilm_folder
 from isoadapt.finetune import IsotropyTrainer
-from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
+from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss
 from tools.acceptability.corpus import draw_corpus
 
-
-class Case(NamedTuple):
-    """A penalty, its place, and the share of a step without penalty that it may take."""
-
-    name: str
-    penalty: nn.Module
-    where: str
-    share: float | None
-    share_cuda: float | None = None
-
-
-CASES = (
-    Case("I-STAR on the head input", IsoScoreLoss(0.2, "linear"), "head_input", 0.10, 0.03),
-    Case("I-STAR on all layers' tokens", IsoScoreLoss(0.2, "linear"), "all", 0.10, 0.03),
-    Case("CosReg on the last layer's tokens", CosRegLoss(), "last", 0.02),
-    Case("persistent entropy on the head input", PersistentEntropyLoss(), "head_input", 0.05),
-    Case("spectrum control on the head input", SpectrumControlLoss(), "head_input", None),
-)
+ISTAR = IsoScoreLoss(0.2, "linear")
+# A penalty, its place, and the share of a step without penalty that it may take, by device.
+CASES: dict[str, tuple[nn.Module, str, dict[str, float]]] = {
+    "I-STAR on the head input": (ISTAR, "head_input", {"cpu": 0.10, "cuda": 0.03}),
+    "I-STAR on all layers' tokens": (ISTAR, "all", {"cpu": 0.10, "cuda": 0.03}),
+    "CosReg on the last layer's tokens": (CosRegLoss(), "last", {"cpu": 0.02}),
+    "persistent entropy on the head input": (PersistentEntropyLoss(), "head_input", {"cpu": 0.05}),
+}
 
 
 def run(quick: bool) -> Iterator[Comparison]:
@@ -46,27 +36,24 @@ def penalty_share(
     """Compare steps with each penalty to steps of the Trainer; the target bounds the share.
 
     A share of a few percent is smaller than the noise of the machine. The time of the penalty alone
-    is therefore compared to a whole step too. The last result is the time of Σ_S for the tokens of
-    all layers, which is computed once per epoch.
+    is therefore compared to a whole step too.
     """
     with tempfile.TemporaryDirectory() as folder:
         bench = FinetuningBench(device, batch_size, n_rows, folder)
         plain = partial(bench.step, bench.trainer(transformers.Trainer))
-        for case in CASES:
-            settings = {"penalty": case.penalty, "where": case.where, "shrinkage_tokens": 2048}
-            trainer = bench.trainer(partial(IsotropyTrainer, **settings))
+        for title, (penalty, where, shares) in CASES.items():
+            settings = {"penalty": penalty, "where": where, "shrinkage_tokens": 2048}
+            trainer = bench.trainer(IsotropyTrainer, **settings)
             trainer._update_prior_cov()
             trainer.training_step(bench.model, bench.batch)
-            n, d = trainer._last_points.shape
-            share = case.share if device.type == "cpu" else case.share_cuda
-            rest: dict[str, Any] = {"repeats": repeats, "n": n, "d": d}
-            name = f"fine-tuning step with {case.name}, against without"
+            share = shares.get(device.type)
+            rest: dict[str, Any] = {"repeats": repeats, "rows": trainer._last_points}
+            name = f"fine-tuning step with {title}, against without"
             target = share and 1 / (1 + share)
             yield compare(name, partial(bench.step, trainer), plain, target=target, **rest)
-            name = f"forward and backward of {case.name} alone, against a whole plain step"
+            name = f"forward and backward of {title} alone, against a whole plain step"
             target = share and 1 / share
             yield compare(name, partial(bench.penalise, trainer), plain, target=target, **rest)
-        yield bench.shrinkage()
 
 
 class FinetuningBench:
@@ -74,10 +61,9 @@ class FinetuningBench:
 
     def __init__(self, device: torch.device, batch_size: int, n_rows: int, folder: str) -> None:
         self.device, self.batch_size, self.folder = device, batch_size, folder
-        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder())
-        self.collate = transformers.DataCollatorWithPadding(tokenizer)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder())
         corpus = draw_corpus(n_rows, 2, seed=0)
-        tokens = tokenizer(list(corpus.train_texts))["input_ids"]
+        tokens = self.tokenizer(list(corpus.train_texts))["input_ids"]
         self.rows = [
             {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": int(label)}
             for ids, label in zip(tokens, corpus.train_labels, strict=True)
@@ -85,10 +71,10 @@ class FinetuningBench:
         self.model = transformers.AutoModelForSequenceClassification.from_pretrained(
             minilm_folder(), num_labels=2, dtype=torch.float32
         ).to(device)
-        batch = self.collate(self.rows[:batch_size])
+        batch = transformers.DataCollatorWithPadding(self.tokenizer)(self.rows[:batch_size])
         self.batch = {name: values.to(device) for name, values in batch.items()}
 
-    def trainer(self, make: Any) -> Any:
+    def trainer(self, kind: Any, **settings: Any) -> Any:
         """Return a trainer of the common model that is ready for a step."""
         args = transformers.TrainingArguments(
             self.folder,
@@ -98,9 +84,8 @@ class FinetuningBench:
             disable_tqdm=True,
             use_cpu=self.device.type == "cpu",
         )
-        trainer = make(
-            model=self.model, args=args, train_dataset=self.rows, data_collator=self.collate
-        )
+        common = {"train_dataset": self.rows, "processing_class": self.tokenizer}
+        trainer = kind(model=self.model, args=args, **common, **settings)
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.create_optimizer_and_scheduler(100)
         trainer.current_gradient_accumulation_steps = 1
@@ -120,15 +105,6 @@ class FinetuningBench:
         points.grad = None
         objective(points.new_zeros(()), points, labels)[1].backward()
         self._wait()
-
-    def shrinkage(self) -> Comparison:
-        """Return the time of Σ_S for the tokens of all layers."""
-        trainer = self.trainer(partial(IsotropyTrainer, penalty=IsoScoreLoss(0.2), where="all"))
-        trainer._update_prior_cov()
-        logged = trainer.state.log_history[-1]
-        sizes = {"n": int(logged["shrinkage_points"]), "d": self.model.config.hidden_size}
-        name = "Σ_S of all layers' tokens, once an epoch"
-        return Comparison(name, (logged["shrinkage_seconds"],), facts=sizes)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -6,8 +6,7 @@ Each part says what it checks. `--quick` uses small sizes; with `--device cpu` n
 import argparse
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,21 +18,12 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from torch import Tensor
 
+import isoadapt as iso
 from benchmarks._data import Embeddings, bumpy_cloud, load_embeddings, narrow_cone, shared_folder
 from benchmarks.speed._harness import Comparison, compare, run_all, seconds_of
 from benchmarks.speed.finetuning import penalty_share
-from benchmarks.speed.isoscore import isoscore_by_singular_values, value_and_gradient
+from benchmarks.speed.isoscore import value_and_gradient
 from benchmarks.speed.search import GRID, SMALL
-from isoadapt import (
-    AdaptedEncoder,
-    EmbeddingCache,
-    ExactIsotropyLayer,
-    FlowAdapter,
-    IsotropyLayer,
-    TeacherReadout,
-    TransformerEncoder,
-)
-from isoadapt.adapters import IStarAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES, REGISTRY
 from isoadapt.geometry import Moments, persistence_bars, persistent_entropy, select_bars
 from isoadapt.geometry._isoscore import isoscore_star
@@ -42,10 +32,7 @@ from isoadapt.model_selection import AdapterSearchCV
 
 D = 768
 WORDS = ("of", "water", "family", "question", "government", "neighbourhood", "photosynthesis")
-
-
 Part = Iterator[Comparison]
-Score = Callable[[Tensor], Tensor]
 
 
 def agree(name: str, expected: Any, found: Any, tolerance: float) -> None:
@@ -57,17 +44,7 @@ def agree(name: str, expected: Any, found: Any, tolerance: float) -> None:
     print(f"{name}: largest difference {difference:.2g}, at most {tolerance:g} allowed", flush=True)
 
 
-def agree_with_gradient(name: str, score: Score, cloud: Tensor, there: Tensor) -> None:
-    """Compare a score of points on the CPU and on the device, and its gradient."""
-    (expected, gradient), (found, other) = (value_and_gradient(score, X) for X in (cloud, there))
-    agree(name, expected, found, 1e-4)
-    scale = float(gradient.abs().max())
-    agree(f"its gradient, n={len(cloud)}", gradient / scale, other / scale, 1e-2)
-
-
-def timed(
-    name: str, ours: Callable[[], Any], reference: Callable[[], Any], quick: bool, rows: Any
-) -> Comparison:
+def timed(name: str, calls: Iterable[Callable[[], Any]], quick: bool, rows: Any) -> Comparison:
     """Compare two calls on rows (n, d), each with all its work on the GPU."""
 
     def finished(call: Callable[[], Any]) -> None:
@@ -75,49 +52,38 @@ def timed(
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
 
-    calls = (partial(finished, call) for call in (ours, reference))
-    return compare(name, *calls, repeats=1 if quick else 5, rows=rows)
+    ended = (partial(finished, call) for call in calls)
+    return compare(name, *ended, repeats=1 if quick else 5, rows=rows)
 
 
-def scores(device: torch.device, quick: bool) -> Part:
-    """IsoScore and its gradient, against an algorithm by singular values."""
-    for n in (64, 200) if quick else (64, 700, 8192):
-        cloud = bumpy_cloud(n, D, seed=0)
-        there = cloud.to(device)
-        agree_with_gradient(f"IsoScore, n={n}", isoscore_star, cloud, there)
-        kinds = isoscore_star, isoscore_by_singular_values
-        calls = (partial(value_and_gradient, kind, there) for kind in kinds)
-        name = f"IsoScore forward + backward on {device.type}, against svdvals"
-        yield timed(name, *calls, quick, cloud)
-
-
-def moments(device: torch.device, quick: bool) -> Part:
-    """Moments: the covariance, in one pass."""
-    points = bumpy_cloud(*(500, 32) if quick else (200_000, 384), seed=0) + 100
-    there = points.to(device)
-    expected, found = (Moments().update(rows).covariance() for rows in (points, there))
-    _assert_on(device, found)
-    agree("Moments, covariance", expected, found, 1e-10 * float(expected.abs().max()))
-    agree("IsoScore of a tensor there", isoscore(points), isoscore(there), 0.0)
-    calls = (lambda rows=rows: Moments().update(rows) for rows in (there, points))
-    yield timed(f"Moments, {device.type} against CPU", *calls, quick, points)
-
-
-def bars(device: torch.device, quick: bool) -> Part:
-    """Bars and the gradient of persistent entropy, which stay on the device."""
-    cloud = bumpy_cloud(100 if quick else 1000, D, seed=0)
+def geometry(device: torch.device, quick: bool) -> Part:
+    """Moments, bars, IsoScore and persistent entropy of points there, and their gradients."""
+    sizes, few = ((64, 200), 100) if quick else ((64, 700, 8192), 1000)
+    cloud = bumpy_cloud(sizes[-1], D, seed=0)
     there = cloud.to(device)
+    expected, found = (Moments().update(rows + 100).covariance() for rows in (cloud, there))
+    agree("Moments, covariance", expected, found, 1e-10 * float(expected.abs().max()))
+    agree("IsoScore of a tensor there", isoscore(cloud), isoscore(there), 0.0)
+    bars = persistence_bars(there[:few])
+    agree("persistence_bars", persistence_bars(cloud[:few]), bars, 1e-3)
+    if {found.device.type, bars.device.type} != {device.type}:
+        raise ValueError(f"what was computed on {device.type} is on {found.device}, {bars.device}")
 
     def entropy(X: Tensor) -> Tensor:
         return persistent_entropy(select_bars(persistence_bars(X)))
 
-    found = persistence_bars(there)
-    _assert_on(device, found)
-    agree("persistence_bars", persistence_bars(cloud), found, 1e-3)
-    agree_with_gradient("persistent entropy of the selected bars", entropy, cloud, there)
-    calls = (partial(value_and_gradient, entropy, points) for points in (there, cloud))
-    name = f"persistent entropy of points, forward + backward, {device.type} against CPU"
-    yield timed(name, *calls, quick, cloud)
+    pairs = [(isoscore_star, n) for n in sizes]
+    for score, n in (*pairs, (entropy, few)):
+        name = f"{'IsoScore' if score is isoscore_star else 'persistent entropy'} of {n} points"
+        (expected, gradient), (found, other) = (
+            value_and_gradient(score, points[:n]) for points in (cloud, there)
+        )
+        agree(name, expected, found, 1e-4)
+        scale = float(gradient.abs().max())
+        agree(f"gradient of {name}", gradient / scale, other / scale, 1e-2)
+        calls = (partial(value_and_gradient, score, points[:n]) for points in (there, cloud))
+        title = f"{name}, forward + backward, {device.type} against CPU"
+        yield timed(title, calls, quick, cloud[:n])
 
 
 def adapters(device: torch.device, quick: bool) -> Part:
@@ -126,33 +92,32 @@ def adapters(device: torch.device, quick: bool) -> Part:
     # With validation rows, rounding may change the epoch that is kept.
     short = {"validation_fraction": None, "random_state": 0, "max_epochs": 3}
     penalised = (ADAPTERS[NAMES[name]] for name, method in REGISTRY.items() if method.loss)
-    flow, joint = FlowAdapter(**short), FlowAdapter(data.head, alpha=0.5, **short)
+    flow, joint = iso.FlowAdapter(**short), iso.FlowAdapter(data.head, alpha=0.5, **short)
+
+    def fit(adapter: Any, place: str) -> Any:
+        return clone(adapter).set_params(device=place).fit(data.X_train, data.y_train)
+
     for adapter in (*(kind(data.head, **short) for kind in penalised), flow, joint):
-        expected, found = (
-            _fit(adapter, data, place).transform(data.X_test) for place in ("cpu", device.type)
-        )
+        fits = (fit(adapter, place) for place in ("cpu", device.type))
+        expected, found = (each.transform(data.X_test) for each in fits)
         scale = np.abs(expected).max()
         agree(" ".join(repr(adapter).split()), expected / scale, found / scale, 0.02)
     data = _data(quick)
-    trained = IsotropyLayer(data.head, random_state=0, max_epochs=5)
-    for tolerance, layer in ((1e-6, ExactIsotropyLayer(data.head)), (0.05, trained)):
-        fits = (_fit(layer, data, place) for place in ("cpu", device.type))
-        reached = (isoscore(fit.transform(data.X_test), bias_corrected=True) for fit in fits)
+    trained = iso.IsotropyLayer(data.head, random_state=0, max_epochs=5)
+    for tolerance, layer in ((1e-6, iso.ExactIsotropyLayer(data.head)), (0.05, trained)):
+        fits = (fit(layer, place) for place in ("cpu", device.type))
+        reached = (isoscore(each.transform(data.X_test), bias_corrected=True) for each in fits)
         agree(f"{type(layer).__name__}, corrected IsoScore", *reached, tolerance)
-    for adapter in (flow, IsotropyLayer(data.head, **short)):
+    for adapter in (flow, iso.IsotropyLayer(data.head, **short)):
         name = f"{type(adapter).__name__}, 3 epochs, {device.type} against CPU"
-        calls = (partial(_fit, adapter, data, place) for place in (device.type, "cpu"))
-        yield timed(name, *calls, quick, data.X_train)
-
-
-def _fit(adapter: Any, data: Embeddings, place: str) -> Any:
-    return clone(adapter).set_params(device=place).fit(data.X_train, data.y_train)
+        calls = (partial(fit, adapter, place) for place in (device.type, "cpu"))
+        yield timed(name, calls, quick, data.X_train)
 
 
 def search(device: torch.device, quick: bool) -> Part:
     """A search of 24 × 5 fits: its scores are those of single fits and of the CPU."""
     data, grid = _data(quick), SMALL if quick else GRID
-    adapter = IStarAdapter(data.head, max_epochs=5, random_state=0)
+    adapter = iso.IStarAdapter(data.head, max_epochs=5, random_state=0)
 
     def found(kind: type, place: str, grid: dict[str, list[float]]) -> tuple[Any, float]:
         searched = kind(adapter.set_params(device=place), grid, cv=5, refit=False)
@@ -173,8 +138,8 @@ def search(device: torch.device, quick: bool) -> Part:
 def encoder(device: torch.device, quick: bool) -> Part:
     """Vectors of texts, also with batches halved when memory runs out, and in bfloat16."""
     folder, texts = _checkpoint(), _texts(quick)
-    on_cpu, there = (TransformerEncoder(folder, device=place) for place in ("cpu", device))
-    half = TransformerEncoder(folder, device=device, dtype="bfloat16")
+    on_cpu, there = (iso.TransformerEncoder(folder, device=place) for place in ("cpu", device))
+    half = iso.TransformerEncoder(folder, device=device, dtype="bfloat16")
     expected, exact, found = (each.transform(texts) for each in (on_cpu, there, half))
     agree("TransformerEncoder", expected, exact, 1e-3)
     lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(found, axis=1)
@@ -182,17 +147,14 @@ def encoder(device: torch.device, quick: bool) -> Part:
     agree("bfloat16, mean cosine to float32", 1.0, cosines.mean(), 1e-3)
     print(f"bfloat16, lowest cosine to float32: {cosines.min():.4f}")
     if device.type == "cuda" and not quick:
-        greedy = TransformerEncoder(folder, device=device, batch_tokens=4_000_000)
+        greedy = iso.TransformerEncoder(folder, device=device, batch_tokens=4_000_000)
         with _little_memory(extra=256 * 2**20):
             found = greedy.transform(texts)
         agree("TransformerEncoder short of memory, batches halved", expected, found, 1e-3)
-    name = f"TransformerEncoder on {device.type}"
-    for title, ours, reference in (
-        (f"{name} against CPU", there, on_cpu),
-        (f"{name}, bfloat16 against float32", half, there),
-    ):
-        calls = (partial(each.transform, texts) for each in (ours, reference))
-        yield timed(title, *calls, quick, expected)
+    pairs = {"against CPU": (there, on_cpu), "in bfloat16, against float32": (half, there)}
+    for title, both in pairs.items():
+        calls = (partial(each.transform, texts) for each in both)
+        yield timed(f"TransformerEncoder on {device.type} {title}", calls, quick, expected)
 
 
 def readout(device: torch.device, quick: bool) -> Part:
@@ -200,46 +162,24 @@ def readout(device: torch.device, quick: bool) -> Part:
     folder, texts = _checkpoint(), _texts(quick)
     found = []
     for place in ("cpu", device):
-        own, teacher = (
-            TransformerEncoder(folder, pooling=pooling, device=place)
-            for pooling in ("readout", "mean")
-        )
-        model = AdaptedEncoder(own, TeacherReadout(ridge=0.01), teacher, general=None).fit(texts)
+        own = iso.TransformerEncoder(folder, pooling="readout", device=place)
+        teacher = iso.TransformerEncoder(folder, pooling="mean", device=place)
+        adapter = iso.TeacherReadout(ridge=0.01)
+        model = iso.AdaptedEncoder(own, adapter, teacher, general=None).fit(texts)
         found.append(model.transform(texts))
     agree("TeacherReadout, aligned tokens", *found, 1e-2)
-    plain = TransformerEncoder(folder, device=device)
+    plain = iso.TransformerEncoder(folder, device=device)
     calls = (partial(call, texts) for call in (model.transform_predict, plain.transform))
     name = "vectors and labels of one pass and a layer of the teacher, against the pass"
-    yield timed(name, *calls, quick, found[0])
-
-
-def cache(device: torch.device, quick: bool) -> Part:
-    """A cache: each unique text is encoded once; reading against encoding."""
-    folder, texts = _checkpoint(), _texts(quick)
-    bare = TransformerEncoder(folder, device=device)
-    with tempfile.TemporaryDirectory() as store:
-        cached = TransformerEncoder(folder, device=device, cache=store)
-        first = cached.transform(texts + texts)
-        agree("rows through a cache", np.tile(bare.transform(texts), (2, 1)), first, 1e-3)
-        agree("rows read again", first[: len(texts)], cached.transform(texts), 0.0)
-        misses, unique = EmbeddingCache(store).stats().misses, len(set(texts))
-        agree("texts encoded, and unique ones", misses, unique, 0)
-        calls = (partial(each.transform, texts) for each in (cached, bare))
-        name = f"reading from the cache, against encoding on {device.type}"
-        yield timed(name, *calls, quick, first[: len(texts)])
+    yield timed(name, calls, quick, found[0])
 
 
 def finetuning(device: torch.device, quick: bool) -> Part:
-    """Fine-tuning: the share of a step that each penalty takes, and Σ_S."""
+    """Fine-tuning: the share of a step that each penalty takes."""
     return penalty_share(device, *((1, 4, 16) if quick else (25, 32, 4096)))
 
 
-PARTS = (encoder, search, readout, adapters, scores, moments, bars, cache, finetuning)
-
-
-def _assert_on(device: torch.device, found: Tensor) -> None:
-    if found.device.type != device.type:
-        raise ValueError(f"what was computed on {device.type} is on {found.device.type}")
+PARTS = (encoder, search, readout, adapters, geometry, finetuning)
 
 
 def _data(quick: bool) -> Embeddings:

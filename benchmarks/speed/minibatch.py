@@ -1,9 +1,10 @@
 """IsotropyLayer against a loop in plain torch, and IStarAdapter against IsotropyLayer."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from benchmarks._data import Embeddings, load_embeddings
@@ -18,92 +19,55 @@ def run(quick: bool) -> Iterator[Comparison]:
     """Compare whole fits with the loop, then the two adapters."""
     data = load_embeddings("cola")
     repeats, epochs = (1, 1) if quick else (3, 10)
-    yield _against_loop(data, repeats, epochs)
-
-    def fit(kind: type) -> None:
-        settings = {"max_epochs": epochs, "patience": None, "device": "cpu", "random_state": 0}
-        kind(data.head, **settings).fit(data.X_train, data.y_train)
-
+    common = {"max_epochs": epochs, "device": "cpu", "random_state": 0}
+    of_loop = {"validation_fraction": None, "batch_size": BATCH_SIZE, "lr": LR, "ridge": RIDGE}
+    layer = IsotropyLayer(data.head, **common, **of_loop)
+    yield compare(
+        "IsotropyLayer, whole fit, against bare loop (AdamW defaults)",
+        partial(layer.fit, data.X_train, data.y_train),
+        partial(bare_loop, data, epochs),
+        repeats=repeats,
+        target=0.9,
+        rows=data.X_train,
+    )
+    kinds = IStarAdapter, IsotropyLayer
+    pair = (kind(data.head, patience=None, **common) for kind in kinds)
     yield compare(
         "IStarAdapter, default fit, against IsotropyLayer at equal epochs",
-        lambda: fit(IStarAdapter),
-        lambda: fit(IsotropyLayer),
+        *(partial(each.fit, data.X_train, data.y_train) for each in pair),
         repeats=repeats,
         target=1 / 1.5,
         rows=data.X_train,
     )
 
 
-def _against_loop(data: Embeddings, repeats: int, epochs: int) -> Comparison:
-    """Compare the whole fit of a layer with the loop."""
-    layer = IsotropyLayer(
-        data.head,
-        validation_fraction=None,
-        max_epochs=epochs,
-        batch_size=BATCH_SIZE,
-        lr=LR,
-        ridge=RIDGE,
-        device="cpu",
-        random_state=0,
-    )
-    return compare(
-        "IsotropyLayer, whole fit, against bare loop (AdamW defaults)",
-        lambda: layer.fit(data.X_train, data.y_train),
-        lambda: BareLoop(data).train(epochs),
-        repeats=repeats,
-        target=0.9,
-        rows=data.X_train,
-    )
-
-
-class BareLoop:
-    """Joint training of a linear layer with a frozen head, written in plain torch."""
-
-    def __init__(self, data: Embeddings) -> None:
-        self.X = torch.from_numpy(data.X_train)
-        self.y = torch.from_numpy(data.y_train)
-        self.coef = torch.tensor(data.head.coef_, dtype=torch.float32)
-        self.contrast, self.variances = self.coef - self.coef.mean(0), self.X.var(0)
-        self.intercept = torch.tensor(data.head.intercept_, dtype=torch.float32)
-        d = self.X.shape[1]
-        self.layer = nn.Linear(d, d)
-        nn.init.eye_(self.layer.weight)
-        nn.init.zeros_(self.layer.bias)
-        parameters = self.layer.parameters()
-        self.optimizer = torch.optim.AdamW(parameters, lr=LR, weight_decay=0.0)
-        self.generator = torch.Generator().manual_seed(0)
-        self.means, self.step = torch.zeros(2), 0
-
-    def train(self, epochs: int) -> list[float]:
-        """Run the epochs and return their mean losses."""
-        return [self._epoch() for _ in range(epochs)]
-
-    def _epoch(self) -> float:
+def bare_loop(data: Embeddings, epochs: int) -> float:
+    """Train a linear layer jointly with a frozen head in plain torch; return the last loss."""
+    X, y = torch.from_numpy(data.X_train), torch.from_numpy(data.y_train)
+    given = data.head.coef_, data.head.intercept_
+    coef, intercept = (torch.tensor(part, dtype=torch.float32) for part in given)
+    contrast, variances = coef - coef.mean(0), X.var(0)
+    layer = nn.Linear(X.shape[1], X.shape[1])
+    nn.init.eye_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=LR, weight_decay=0.0)
+    generator, means, step, total = torch.Generator().manual_seed(0), torch.zeros(2), 0, 0.0
+    for _ in range(epochs):
         total = 0.0
-        for index in torch.randperm(len(self.X), generator=self.generator).split(BATCH_SIZE):
-            self.optimizer.zero_grad()
-            loss = self._loss(self.X[index], self.y[index])
+        for index in torch.randperm(len(X), generator=generator).split(BATCH_SIZE):
+            optimizer.zero_grad()
+            adapted = layer(X[index])
+            task = F.cross_entropy(F.linear(adapted, coef, intercept), y[index])
+            # The mean squared change of the logits, for uncorrelated columns.
+            spread = contrast @ layer.weight - contrast
+            change = (spread.square() @ variances + (contrast @ layer.bias).square()).sum()
+            score = isoscore_star(adapted, bias_corrected=True)
+            losses = torch.stack([task + RIDGE * change, -score.clamp(1e-6, 1).log()])
+            # Both losses are scaled to the average of their moving means.
+            means = means.lerp(losses.detach().abs(), 0.15 / (1 + step) if step else 1.0)
+            floors, step = means.clamp(min=1e-3), step + 1
+            loss = (losses * (floors.mean() / floors)).sum()
             loss.backward()
-            self.optimizer.step()
+            optimizer.step()
             total += loss.item() * len(index)
-        return total / len(self.X)
-
-    def _loss(self, X: Tensor, y: Tensor) -> Tensor:
-        adapted = self.layer(X)
-        task = F.cross_entropy(F.linear(adapted, self.coef, self.intercept), y)
-        score = isoscore_star(adapted, bias_corrected=True)
-        task = task + RIDGE * self._change()
-        return self._balanced(torch.stack([task, -score.clamp(1e-6, 1).log()])).sum()
-
-    def _change(self) -> Tensor:
-        """Return the mean squared change of the logits, for uncorrelated columns."""
-        spread = self.contrast @ self.layer.weight - self.contrast
-        return (spread.square() @ self.variances + (self.contrast @ self.layer.bias).square()).sum()
-
-    def _balanced(self, losses: Tensor) -> Tensor:
-        """Return both losses, scaled to the average of their moving means."""
-        rate = 0.15 / (1 + self.step) if self.step else 1.0
-        self.means = self.means.lerp(losses.detach().abs(), rate)
-        self.step += 1
-        means = self.means.clamp(min=1e-3)
-        return losses * (means.mean() / means)
+    return total / len(X)

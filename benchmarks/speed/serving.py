@@ -5,7 +5,6 @@ sentence-transformers for the vectors. Both must give the same labels and vector
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,13 +33,14 @@ def run(quick: bool) -> Iterator[Comparison]:
         to_sentence_transformer(model, checkpoint, Path(folder, "torch"))
         two_passes = _two_passes(str(Path(folder, "torch")))
         _assert_same(service(texts[:32]), two_passes(texts[:32]))
-        for calls, requests in ("one text", [[text] for text in texts]), ("all texts", [texts]):
+        one_by_one = [[text] for text in texts]
+        for calls, requests, repeats in ("one text", one_by_one, 1), ("all texts", [texts], 3):
             yield compare(
                 f"labels and vectors of onnxruntime, {calls} a call, against pipeline and "
                 "sentence-transformers, two passes",
-                partial(_answer, service, requests),
-                partial(_answer, two_passes, requests),
-                repeats=1 if quick else 3,
+                lambda requests=requests: [service(each) for each in requests],
+                lambda requests=requests: [two_passes(each) for each in requests],
+                repeats=1 if quick else repeats,
                 target=2.0,
                 n=len(texts),
                 d=384,
@@ -72,8 +72,3 @@ def _assert_same(given: tuple[Any, Floats], expected: tuple[Any, Floats]) -> Non
     np.testing.assert_array_equal(given[0], expected[0])
     cosines, others = (cosine_similarity(vectors) for _, vectors in (given, expected))
     np.testing.assert_allclose(cosines, others, atol=1e-5)
-
-
-def _answer(way: Way, requests: Sequence[Sequence[Any]]) -> None:
-    for texts in requests:
-        way(texts)

@@ -6,7 +6,8 @@ Measure on an otherwise idle machine.
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
+from functools import cache, partial
 from statistics import median
 from typing import Any
 
@@ -36,14 +37,14 @@ def run(quick: bool) -> Iterator[Comparison]:
 
 def calls(quick: bool) -> dict[str, tuple[int, int, Callable[[], Any]]]:
     """Return n, d and the call that is measured, by the name of its row."""
-    data, rng = load_embeddings("cola"), np.random.default_rng(0)
-    n, many = (400, 2000) if quick else (4000, 100_000)
+    data, (n, many) = load_embeddings("cola"), (400, 2000) if quick else (4000, 100_000)
     X, y, head = data.X_train, data.y_train, data.head
-    big, wide = rng.normal(size=(many, 384)), np.hstack([X, X[:, ::-1], X**2])[:n]
+    big = cache(lambda: np.random.default_rng(0).normal(size=(many, 384)))  # drawn if it is read
+    wide = np.hstack([X, X[:, ::-1], X**2])[:n]
     refitted = iso.IsoBN(head="logistic", head_training="refit")
     preserving = iso.LogitPreservingWhitening(head)
     return {
-        "Whitening, 100,000 rows": (many, 384, lambda: iso.Whitening().fit(big)),
+        "Whitening, 100,000 rows": (many, 384, lambda: iso.Whitening().fit(big())),
         "Whitening": (*X.shape, lambda: iso.Whitening().fit(X)),
         "LogitPreservingWhitening": (*X.shape, lambda: preserving.fit(X, y)),
         "AllButTheTop": (*X.shape, lambda: iso.AllButTheTop().fit(X)),
@@ -59,18 +60,24 @@ def _seconds(name: str, quick: bool, single: bool) -> float:
     call = calls(quick)[name][-1]
     with single_thread() if single else nullcontext():
         call()
-        return median(seconds_of(call) for _ in range(1 if quick else 5))
+        return median(seconds_of(call) for _ in range(1 if quick else 3))
 
 
 def _beside_a_busy_process(quick: bool) -> Comparison:
-    """Compare a fit beside a busy process with one alone."""
+    """Compare a fit beside a process that multiplies matrices in all threads with one alone."""
     data = narrow_cone(400, 384, seed=0) if quick else load_embeddings("mrpc")
     layer = iso.IsotropyLayer(data.head, device="cpu", random_state=0)
+    fit = partial(layer.fit, data.X_train, data.y_train)
     busy, alone = [], []
     for _ in range(1 if quick else 3):
-        alone.append(seconds_of(lambda: layer.fit(data.X_train, data.y_train)))
-        with _busy_process():
-            busy.append(seconds_of(lambda: layer.fit(data.X_train, data.y_train)))
+        alone.append(seconds_of(fit))
+        with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
+            try:
+                if process.stdout is None or process.stdout.readline().strip() != b"busy":
+                    raise RuntimeError("the process that should keep the cores busy is not there")
+                busy.append(seconds_of(fit))
+            finally:
+                process.kill()
     return Comparison(
         "IsotropyLayer, default fit, beside a busy process, against alone",
         tuple(busy),
@@ -78,15 +85,3 @@ def _beside_a_busy_process(quick: bool) -> Comparison:
         1 / 2.5,
         {"n": len(data.X_train), "d": data.X_train.shape[1]},
     )
-
-
-@contextmanager
-def _busy_process() -> Iterator[None]:
-    """Run a process that multiplies matrices in all threads while the block runs."""
-    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
-        try:
-            if process.stdout is None or process.stdout.readline().strip() != b"busy":
-                raise RuntimeError("the process that should keep the cores busy has not started")
-            yield
-        finally:
-            process.kill()

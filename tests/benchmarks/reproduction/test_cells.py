@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks._data import read_table
 from benchmarks.reproduction import _training
 from benchmarks.reproduction._adapters import ADAPTERS, adapter_cell
 from benchmarks.reproduction._measuring import read
 from benchmarks.reproduction._plan import PENALTIES
 from benchmarks.reproduction._records import run_cell
-from benchmarks.reproduction._training import BASE, HELD_OUT, Job, Recipe, load_task
+from benchmarks.reproduction._training import BASE, HELD_OUT, Job, Recipe
 from tests.tiny_models import WORDS, save_model
 
 RECIPE = Recipe(epochs=2, lr=1e-3)
@@ -62,7 +63,7 @@ def test_a_pass_gives_the_library_s_embeddings_and_layers(model):
     from isoadapt.encoders import layer_report
     from isoadapt.metrics import isoscore
 
-    texts = load_task("cola").dev_texts
+    texts = read_table("cola", "dev")[0]
     classes = AutoModelForSequenceClassification, AutoTokenizer
     live = tuple(each.from_pretrained(model) for each in classes)
     found = read(*live, texts, 64)
