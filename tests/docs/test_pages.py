@@ -14,6 +14,7 @@ from benchmarks.quality._adapter_rows import RECORDED
 from docs import picture
 from docs._ext import api, drawing, gallery
 from isoadapt.adapters._registry import VARIANTS
+from isoadapt.datasets import minilm_folder
 from isoadapt.model_selection._compare._paired_tests import clusters, corrected_t, mcnemar, mean
 from tests import stored_results as results
 from tools import page_figures
@@ -74,8 +75,11 @@ def test_the_table_of_the_readme_and_the_home_page(file):
     for label, *cells in rows:
         [column] = [USES[start] for start in USES if label.startswith(start)]
         [case] = [CLASSIFIERS[name] for name in CLASSIFIERS if label.endswith(f", {name}")]
-        shown = [stored()[case, README_VECTORS[name]][column] for name in head[1:]]
-        assert cells == [each.split(" of ")[0] for each in shown]
+        means = results.table("means of three seeds")
+        found = means if case == "clinc150-minilm" else stored()
+        keys = [(case, README_VECTORS[name]) for name in head[1:]]
+        shown = [found[", ".join(key) if found is means else key][column] for key in keys]
+        assert cells == [each.split(" ± ")[0] for each in shown]
 
 
 def test_the_tables_of_the_grid_search_page():
@@ -165,7 +169,7 @@ CLASSIFIERS |= {"CoLA, three layers": "cola-l3", "twelve classes": "phenomenon-1
 
 
 def test_the_tables_of_the_results_page_are_those_of_the_benchmarks():
-    first, second, *by_use, _, _, _, measured = tables("results")
+    first, second, *by_use, seeded, _, _, _, measured = tables("results")
     for case, uses in (("clinc150-minilm", first), ("cola-minilm", second)):
         (_, *vectors), *rows = uses
         assert len(rows) == len(USES) - (case == "cola-minilm")  # no logistic head
@@ -178,6 +182,15 @@ def test_the_tables_of_the_results_page_are_those_of_the_benchmarks():
         for name, *cells in rows:
             found = [stored()[CLASSIFIERS[name], VECTORS[each]][column] for each in vectors]
             assert cells == found
+    (_, *vectors), *rows = seeded
+    for label, *cells in rows:
+        name, _, use = label.partition(", ")
+        [column] = [USES[start] for start in USES if use.startswith(start)]
+        means = [
+            results.table("means of three seeds")[f"{CLASSIFIERS[name]}, {VECTORS[each]}"][column]
+            for each in vectors
+        ]
+        assert cells == [each.split(" ± ")[0] for each in means]
     (_, *columns), *rows = measured
     names = [*CONTROLS, *(each.name for each in VARIANTS)]
     assert [name.replace("`", "") for name, *_ in rows] == names
@@ -215,5 +228,5 @@ def test_the_thumbnail_of_an_example_that_did_not_run_is_its_code(example):
 @pytest.mark.slow
 def test_the_picture_shows_what_a_search_finds(shared):
     model, train = shared / "models" / "cola-minilm", shared / "data" / "cola" / "train.tsv"
-    found = picture.search(str(model), str(train))
+    found = picture.search(str(model), str(train), str(minilm_folder()))
     assert found == json.loads(picture.NEIGHBOURS.read_text("utf-8"))
