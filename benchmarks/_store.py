@@ -1,6 +1,5 @@
 """Finished cells in a file of JSON lines, each on the disk as soon as it is there."""
 
-import fcntl
 import json
 import os
 import sys
@@ -8,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 HELD = 2  # exit code where another run holds the cells
 
@@ -73,15 +74,10 @@ def _whole_lines(path: Path) -> bytes:
 def locked(path: Path) -> Iterator[None]:
     """Keep other runs from a file of cells; the process ends where another run holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            print(f"{path} is held by {holder}", file=sys.stderr)
-            sys.exit(HELD)
-        file.truncate(0)
-        file.write(f"process {os.getpid()}\n")
-        file.flush()
+    try:
+        held = FileLock(path.with_suffix(".lock")).acquire(blocking=False)
+    except Timeout:
+        print(f"another run holds {path}", file=sys.stderr)
+        sys.exit(HELD)
+    with held:
         yield

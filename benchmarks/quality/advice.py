@@ -152,9 +152,9 @@ def text(frame: pd.DataFrame) -> str:
     better = [f"{(taught['readout'] > taught[name]).sum()} of {len(taught)}" for name in SHOWN[:2]]
     return (
         f"{frame_table(table)}\n\n{frame_table(_alone(frame))}\n\n"
-        "Share of cases in which a threshold is right on the encoder that it was not fitted to: "
-        f"{rules}. The readout is better than raw vectors in {better[0]} and than whitened ones in "
-        f"{better[1]}."
+        "A threshold was fitted to all encoders but one and judged on the cases of that one. The "
+        f"share of cases where it is right is {rules}. The readout is better than raw vectors in "
+        f"{better[0]} cases, and better than whitened vectors in {better[1]}."
     )
 
 

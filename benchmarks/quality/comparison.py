@@ -42,8 +42,9 @@ def measure(task: str, adapters: str) -> dict[str, Any]:
 def text(frame: pd.DataFrame) -> str:
     """Return the verdicts of all runs."""
     return "\n".join(
-        f"- {run.task}, {run.adapters} ({sum(row['use'] == 'classify' for row in run.rows)} rows "
-        f"fitted to {run.n_train:,}, judged on {run.n_judged:,}, {run.seconds:.0f} s): "
+        f'- {run.task}, adapters="{run.adapters}", '
+        f"{sum(row['use'] == 'classify' for row in run.rows)} rows of the comparison, fitted to "
+        f"{run.n_train:,} rows and judged on {run.n_judged:,} in {run.seconds:.0f} s: "
         f"{' '.join(run.verdict.values())}"
         for run in frame.itertuples()
     )

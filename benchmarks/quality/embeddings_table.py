@@ -117,8 +117,9 @@ def _gains(frame: pd.DataFrame) -> str:
         above &= ~(means["matthews"][row].abs() < 1e-9)  # the most frequent class alone
         n_compared += accuracy[row].count()
         gains += [f"{row}, {task}, {size} rows" for task, size in above[above].index]
+    named = f" ({'; '.join(gains)})" if gains else ""
     return (
-        "More than two standard errors of the judged rows above no adapter, the refit and the "
-        f"layer without a penalty, and not always the same class: {len(gains)} of {n_compared} "
-        f"({'; '.join(gains) or 'none'})."
+        f"{len(gains)} of {n_compared} comparisons show a gain{named}: an accuracy more than "
+        "two standard errors of the judged rows above no adapter, above the refit and above the "
+        "layer without a penalty, from predictions that are not all the same class."
     )

@@ -17,7 +17,7 @@ from isoadapt.metrics import hubness, isotropy_report
 
 BLOCK = 10_000  # rows that are generated at a time
 STEPS = {  # step: title, and the most rows, which take less than ten minutes
-    "generate": ("rows generated, which the steps below include once for each pass", 10**7),
+    "generate": ("generation of the rows alone (each pass below includes it)", 10**7),
     "fit": ("`LogitPreservingWhitening.fit`, one pass", 10**7),
     "transform": ("its `transform`, block by block, one pass", 10**7),
     "audit": ("`isotropy_report`, six passes", 10**6),

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import FunctionTransformer
 
 from benchmarks._data import Floats
-from benchmarks._markdown import frame_table
+from benchmarks._markdown import frame_table, markdown_table
 from benchmarks._store import rounded
 from benchmarks.quality import Cells
 from isoadapt import AllButTheTop, ClusterIsotropy, IsoBN, Whitening
@@ -168,7 +168,7 @@ def text(frame: pd.DataFrame) -> str:
             for use in ("classify", "neighbours"):
                 errors = trials[f"p_holm.{use}"].map(min).le(LEVEL)
                 p = binomtest(errors.sum(), len(errors), LEVEL, alternative="greater").pvalue
-                noise.append(f"{protocol}, {use}: {_share(errors)}, p = {p:.3f}")
+                noise.append((protocol, use, _share(errors), f"{p:.3f}"))
         else:
             better = trials["difference.classify"].map(sum) > 0
             row["rows"] = f"planted, {share:.0%} discordant"
@@ -181,7 +181,8 @@ def text(frame: pd.DataFrame) -> str:
                 row[f"coverage of {use}, {kind}"] = _coverage(found, truth[i]) if known else ""
         rows.append(row)
     table = frame_table(pd.DataFrame(rows).set_index("protocol"))
-    return f"{table}\n\nNoise, any adapter differs: {'; '.join(noise)}."
+    header = ("protocol, rows of noise", "use", "any adapter differs", "p")
+    return f"{table}\n\n{markdown_table(header, noise)}"
 
 
 def _share(found: pd.Series) -> str:

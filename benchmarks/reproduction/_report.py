@@ -87,9 +87,10 @@ def _first_page(judged: Mapping[str, Sequence[Judged]]) -> str:
 
 def _counts(judged: Mapping[str, Sequence[Judged]], table: pd.DataFrame) -> str:
     verdicts = pd.Series([each.verdict.strip("*") for found in judged.values() for each in found])
-    named = "; ".join(f"{word} {n}" for word, n in verdicts.value_counts().sort_index().items())
-    recorded = f"{_planned(table).sum()} of {len(_plan.plan())} planned runs are recorded"
-    return f"Verdicts on {len(verdicts)} claims: {named}. {recorded}."
+    counts = [(word, str(n)) for word, n in verdicts.value_counts().sort_index().items()]
+    counted = markdown_table((f"verdict on {len(verdicts)} claims", "claims"), counts)
+    recorded = f"{_planned(table).sum()} of {len(_plan.plan())} planned runs are recorded."
+    return f"{counted}\n\n{recorded}"
 
 
 def _planned(table: pd.DataFrame) -> pd.Series:

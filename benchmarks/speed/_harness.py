@@ -127,9 +127,9 @@ def table(results: Sequence[Comparison]) -> str:
     """Return the table of all results as Markdown."""
     rows = markdown_table(HEADER, [result.cells() for result in results])
     return (
-        "Seconds are medians. The ratio is reference / ours, the median over pairs measured one "
-        "after the other; in brackets its quartiles. Both sides use the given number of threads: "
-        f"the default threads, unless it is 1.\n\n{rows}"
+        "Seconds are medians. The ratio is the reference's time divided by ours. It is the median "
+        "over pairs of runs, one right after the other; its quartiles are in brackets. Both sides "
+        f"use the given number of threads, the default unless it is 1.\n\n{rows}"
     )
 
 

@@ -19,14 +19,12 @@ def run(quick: bool) -> Iterator[Comparison]:
     rng, n = np.random.default_rng(0), 3_000 if quick else 30_000
     X, new = (normalize(rng.normal(size=(each, D)).astype(np.float32)) for each in (n, n // 10))
     options = {"repeats": 1 if quick else 2, "rows": X}
-    parts = range(0, n, SIDE)
-
-    def product() -> list[np.ndarray]:
-        return [np.argwhere(X[i : i + SIDE] @ X.T > LIMIT) for i in parts]
-
     name = "find_duplicates, with its threshold, against"
     yield compare(
-        f"{name} a product above a given one", lambda: find_duplicates(X), product, **options
+        f"{name} a product above a given one",
+        lambda: find_duplicates(X),
+        lambda: [np.argwhere(X[i : i + SIDE] @ X.T > LIMIT) for i in range(0, n, SIDE)],
+        **options,
     )
     if find_spec("faiss"):
         import faiss

@@ -103,7 +103,7 @@ class FinetuningBench:
         points, objective = trainer._last_points.requires_grad_(), trainer.isotropy_objective
         labels = self.batch["labels"] if len(points) == self.batch_size else None
         points.grad = None
-        objective(points.new_zeros(()), points, labels)[1].backward()
+        objective(points.new_zeros(()), points, labels=labels)[1].backward()
         self._wait()
 
     def _wait(self) -> None:

@@ -137,7 +137,7 @@ def search(device: torch.device, quick: bool) -> Part:
 
 def encoder(device: torch.device, quick: bool) -> Part:
     """Vectors of texts, also with batches halved when memory runs out, and in bfloat16."""
-    folder, texts = _checkpoint(), _texts(quick)
+    folder, texts = _checkpoint_and_texts(quick)
     on_cpu, there = (iso.TransformerEncoder(folder, device=place) for place in ("cpu", device))
     half = iso.TransformerEncoder(folder, device=device, dtype="bfloat16")
     expected, exact, found = (each.transform(texts) for each in (on_cpu, there, half))
@@ -159,7 +159,7 @@ def encoder(device: torch.device, quick: bool) -> Part:
 
 def readout(device: torch.device, quick: bool) -> Part:
     """A layer of a teacher on aligned states: its vectors are those of the CPU; against a pass."""
-    folder, texts = _checkpoint(), _texts(quick)
+    folder, texts = _checkpoint_and_texts(quick)
     found = []
     for place in ("cpu", device):
         own = iso.TransformerEncoder(folder, pooling="readout", device=place)
@@ -186,14 +186,12 @@ def _data(quick: bool) -> Embeddings:
     return narrow_cone(300, 16, seed=0) if quick else load_embeddings("cola")
 
 
-def _checkpoint() -> Path:
-    """Return the folder in ISOADAPT_MODEL, else the stored checkpoint."""
-    return Path(os.environ.get("ISOADAPT_MODEL", shared_folder() / "models" / "cola-minilm"))
-
-
-def _texts(quick: bool) -> list[str]:
-    rng = np.random.default_rng(0)
-    return [" ".join(rng.choice(WORDS, k)) for k in rng.integers(4, 60, 40 if quick else 2000)]
+def _checkpoint_and_texts(quick: bool) -> tuple[Path, list[str]]:
+    """Return the folder in ISOADAPT_MODEL, else the stored checkpoint, and texts of few words."""
+    rng, stored = np.random.default_rng(0), shared_folder() / "models" / "cola-minilm"
+    lengths = rng.integers(4, 60, 40 if quick else 2000)
+    texts = [" ".join(rng.choice(WORDS, length)) for length in lengths]
+    return Path(os.environ.get("ISOADAPT_MODEL", stored)), texts
 
 
 @contextmanager

@@ -32,7 +32,10 @@ def run(quick: bool) -> Iterator[Comparison]:
         service: Way = _service(export_onnx(model, Path(folder, "onnx", "model.onnx")).parent)
         to_sentence_transformer(model, checkpoint, Path(folder, "torch"))
         two_passes = _two_passes(str(Path(folder, "torch")))
-        _assert_same(service(texts[:32]), two_passes(texts[:32]))
+        labels, vectors = zip(*(way(texts[:32]) for way in (service, two_passes)), strict=True)
+        np.testing.assert_array_equal(*labels)
+        # As `isoadapt check` compares vectors, since maps amplify rounding.
+        np.testing.assert_allclose(*map(cosine_similarity, vectors), atol=1e-5)
         one_by_one = [[text] for text in texts]
         for calls, requests, repeats in ("one text", one_by_one, 1), ("all texts", [texts], 3):
             yield compare(
@@ -65,10 +68,3 @@ def _two_passes(folder: str) -> Way:
         return labels, encoder.encode(list(texts))
 
     return answer
-
-
-def _assert_same(given: tuple[Any, Floats], expected: tuple[Any, Floats]) -> None:
-    """Compare labels, and the cosines of texts as `isoadapt check` does: maps amplify rounding."""
-    np.testing.assert_array_equal(given[0], expected[0])
-    cosines, others = (cosine_similarity(vectors) for _, vectors in (given, expected))
-    np.testing.assert_allclose(cosines, others, atol=1e-5)
