@@ -24,7 +24,7 @@ from isoadapt.model_selection._compare._measure import Measurement, Measurements
 from isoadapt.model_selection._compare._methods import ADAPTER, ComparedMethod, make_methods
 from isoadapt.model_selection._compare._plan import Split, make_plan
 from isoadapt.model_selection._compare._table import make_rows
-from isoadapt.model_selection._compare._uses import Outliers, Use
+from isoadapt.model_selection._compare._uses import Use
 from isoadapt.model_selection._result_cache import (
     ResultCache,
     check_seed,
@@ -182,9 +182,10 @@ def compare_adapters(
         check_seed(cache, random_state)
     given = {"groups": groups, "groups_test": groups_test, "uses": uses, "teacher": teacher}
     data, n_fit = make_data(X, y, X_test, y_test, head=head, **given)
-    softmax = data.task == "classify" and data.y.ndim == 1
-    softmax &= any(isinstance(use, Outliers) for use in data.uses)
-    methods = make_methods(adapters, head, data.task, teacher is not None, softmax)
+    of_one_label = data.task == "classify" and data.y.ndim == 1
+    named = dict.fromkeys(use.head_score for use in data.uses if of_one_label)
+    scores = [score for score in named if score is not None]
+    methods = make_methods(adapters, head, data.task, teacher is not None, scores)
     seed = random_state
     if not isinstance(seed, int | np.integer):
         seed = make_random_state(random_state).randint(2**31 - 1000)

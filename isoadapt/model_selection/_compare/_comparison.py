@@ -9,13 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
-from isoadapt.model_selection._compare._methods import (
-    CONTROL,
-    HEAD_REFIT,
-    MAX_SOFTMAX,
-    SECOND_PASS,
-)
-from isoadapt.model_selection._compare._uses import phrase_of
+from isoadapt.model_selection._compare._methods import CONTROL, HEAD_REFIT, SECOND_PASS
+from isoadapt.model_selection._compare._uses import HEAD_SCORES, phrase_of
 from isoadapt.model_selection._compare._verdict import best, by_score, is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
@@ -201,7 +196,7 @@ class Comparison:
     def _legend(self) -> str:
         """Say what the rows are that are not adapters."""
         meaning = {HEAD_REFIT: "a new head, the same vectors", SECOND_PASS: "the teacher's vectors"}
-        meaning[MAX_SOFTMAX] = "the head's largest probability"
+        meaning |= {score.name: score.meaning for score in HEAD_SCORES}
         names = dict.fromkeys(row["adapter"] for row in self.rows if row["kind"] == CONTROL)
         listed = [f"{name!r} ({meaning.get(name, 'trained for the task alone')})" for name in names]
         shown = ", ".join(listed) or "none"
