@@ -29,10 +29,7 @@ _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 
 def fit_method(fit: _Fit) -> _Fit:
-    """Decorate a method that fits, so that it checks parameters, and changes nothing if it raises.
-
-    Few rows are fitted in one thread, and settings of the process have no influence.
-    """
+    """Decorate a fit: it checks parameters first, and changes nothing if it raises."""
     guarded = restore_on_failure(own_state()(few_rows_in_one_thread(fit)))
     return _fit_context(prefer_skip_nested_validation=True)(guarded)
 

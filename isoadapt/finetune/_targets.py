@@ -30,10 +30,7 @@ class Targets:
     given: NDArray[Any] | None = None  # what stood for each class, if each text has one
 
     def configure(self, config: Any) -> None:
-        """Replace the description of the labels in the configuration of a model.
-
-        If the names are all those of its classes, or their ids, these keep their outputs.
-        """
+        """Describe the labels in a configuration; if they are its classes, these keep their ids."""
         names = list(self.classes or ("LABEL_0",))
         known = class_labels(config, len(names), names)
         names = known if {*known} == {*names} else names

@@ -28,10 +28,7 @@ class ResultCache:
         self.key = self._hash((__version__, problem), name)
 
     def file(self, kind: Any, value: Any, name: str) -> Path | None:
-        """Return the file of a kind of result that depends on `value`, which `name` describes.
-
-        Return None, with a warning, if the code that it depends on is not found.
-        """
+        """File of a result that depends on `value`; None, with a warning, if code is not found."""
         key = self._hash(value, name)
         if self.key is None or key is None:
             return None

@@ -89,11 +89,9 @@ class Alternation(Callback):
 
 
 class AdapterNet(NeuralNet):
-    """The training loop of skorch, with batches from the device and a joint loss as criterion.
+    """The training loop of skorch, with batches from the device and a joint loss as criterion."""
 
-    `epoch_losses` (K,) are the mean joint losses of the last epoch. They are read once at its end,
-    so that no step waits for the device.
-    """
+    epoch_losses: Tensor  # (K,), mean joint losses of the last epoch, which are read at its end
 
     def __init__(
         self,
