@@ -95,11 +95,6 @@ class IsotropyTrainer(Trainer):
     restored but taken from the new trainer. For streams, and after the first epoch for batches
     grouped by length, the Trainer itself resumes with another order of the rows.
 
-    "anchor" encodes the training rows once, when ``train`` begins. Their vectors, 4·d bytes for
-    each text, are kept on the device and in the checkpoints, so a resumed run has those of the
-    model from before the training. A text is recognised by its tokens; a data collator that
-    changes them, as for masked language models, raises a ValueError.
-
     Persistent entropy is computed per class if each text has one integer label, otherwise over all
     points. A class counts only in batches with at least five of its texts.
 
@@ -107,16 +102,8 @@ class IsotropyTrainer(Trainer):
     averaged. Two batches of eight texts are therefore not equivalent to one batch of sixteen. To
     use another task loss, pass ``compute_loss_func``. A subclass that overrides ``compute_loss``
     must call ``super().compute_loss``, otherwise no penalty is added, and the first step gives a
-    warning. To search over `lam`, create one trainer for each value.
-
-    With gradient accumulation or several processes, the task loss equals that of the Trainer for
-    models that divide their loss by the number of labels of the whole step
-    (``num_items_in_batch``), as most causal language models do. Many models accept that number but
-    ignore it, such as XLNet and the classifiers and masked language model of BERT. For these, the
-    task loss is the mean over the parts of a step, whereas the Trainer of transformers 5 takes the
-    sum over the parts, so that gradients grow with their number (transformers issue 37766). To
-    distinguish the two kinds of model, the loss of the first batch is evaluated two more times
-    without gradient. If that loss is zero or not finite, the next batch is used.
+    warning. To search over `lam`, create one trainer for each value. :doc:`/guide/finetuning` says
+    where the task loss differs from that of the Trainer.
 
     References
     ----------
@@ -126,16 +113,8 @@ class IsotropyTrainer(Trainer):
     Examples
     --------
     >>> from isoadapt.finetune import IsotropyTrainer
-    >>> from isoadapt.losses import IsoScoreLoss
-    >>> trainer = IsotropyTrainer(
-    ...     model=model,
-    ...     args=args,
-    ...     train_dataset=dataset,
-    ...     processing_class=tokenizer,
-    ...     penalty=IsoScoreLoss(zeta=0.2, form="linear"),
-    ...     lam=1.0,
-    ...     where="all",
-    ... )  # doctest: +SKIP
+    >>> data = {"train_dataset": dataset, "processing_class": tokenizer}  # doctest: +SKIP
+    >>> trainer = IsotropyTrainer(model, args, **data, penalty="istar", lam=1.0)  # doctest: +SKIP
     >>> trainer.train()  # doctest: +SKIP
     """
 

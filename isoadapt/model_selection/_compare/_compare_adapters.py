@@ -148,17 +148,12 @@ def compare_adapters(
     teacher.
 
     In a cross-validation, the task is tested by the corrected resampled t test. All other scores
-    and differences have a t test with the cluster-robust variance of each item's influence on them.
-    Its degrees of freedom are estimated from fourth moments, so that a difference that rests on few
-    items is not taken for certain. If fewer than ten predictions become right or wrong, accuracies
-    are compared by McNemar's exact test. A difference that rests on fewer than 30 changed items is
-    not tested, except for accuracies of rows without groups. Each row counts for "neighbours" as
-    the centre and as a neighbour of others.
-
-    Rows of one group, equal rows, and queries that are equal or have the same relevant documents
-    are one unit. Pairs that share a text or a vector depend on each other, as in Aronow et al.
-    (2015). Near copies are not recognised: pass groups. Tests on pairs, queries and rows are
-    conditional on the fitted adapters, and in a search on the documents.
+    and differences have a t test with the cluster-robust variance of each item's influence on them,
+    whose degrees of freedom are estimated from fourth moments, or accuracies McNemar's exact test
+    if fewer than ten predictions become right or wrong. Rows of one group, equal rows, and queries
+    that are equal or have the same relevant documents are one unit; pairs that share a text depend
+    on each other, as in Aronow et al. (2015). Near copies are not recognised: pass groups.
+    :doc:`/guide/comparing` says which differences are not tested, and what the tests leave out.
 
     References
     ----------
