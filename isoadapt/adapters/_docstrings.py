@@ -123,12 +123,19 @@ _COMMON = """\
         Names of the features; only if X has feature names that are all strings.
 """
 
+_TRAINED = f"""\
+    Attributes
+    ----------
+{_MAP}{_OF_TRAINED}{_HEAD_MAP}{_COMMON}
+    Other Parameters
+    ----------------
+{_TRAINING}"""
+
 _PARTS = {
     "linear head": _LINEAR_HEAD,
-    "training": _TRAINING,
     "head": _HEAD,
     "map": _MAP,
-    "attributes": _MAP + _OF_TRAINED + _HEAD_MAP + _COMMON,
+    "attributes and training": _TRAINED,
     "moments": _MAP + _OF_MOMENTS + _HEAD_MAP + _COMMON,
     "common": _HEAD_MAP + _COMMON,
     "head attributes": _COMMON,

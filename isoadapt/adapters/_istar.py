@@ -47,13 +47,7 @@ class IStarAdapter(WeightedPenaltyAdapter):
         computes Σ_S without gradient at the start of each epoch, as in the paper; only the
         validation uses Σ_S of the current weights.
 
-    Attributes
-    ----------
-    <attributes>
-
-    Other Parameters
-    ----------------
-    <training>
+    <attributes and training>
 
     Notes
     -----

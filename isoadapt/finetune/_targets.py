@@ -152,7 +152,10 @@ def read_items(values: Any) -> Any:
         values = [values[i] for i in range(len(values))]
     values = as_array(values)
     if isinstance(values, list | tuple):
-        return [item.item() if _is_number(item) else item for item in values]
+        return [
+            item.item() if isinstance(item, Tensor) and item.numel() == 1 else item
+            for item in values
+        ]
     return values
 
 
@@ -165,7 +168,3 @@ def check_has_no_columns(texts: Any) -> None:
             f"texts holds rows with the columns {', '.join(map(repr, first))}, but it must hold "
             f"only texts: pass [row[{column!r}] for row in texts], or pairs of two columns"
         )
-
-
-def _is_number(item: Any) -> bool:
-    return isinstance(item, Tensor) and item.numel() == 1

@@ -107,7 +107,8 @@ class PersistentEntropyLoss(nn.Module):
             points = Z.reshape(-1, d)
             differences = points.index_select(0, first) - points.index_select(0, second)
             lengths = torch.linalg.vector_norm(differences, dim=1)
-            terms = p_log_p(_shares(lengths, group, len(edges)))
+            totals = lengths.new_zeros(len(edges)).index_add(0, group, lengths)
+            terms = p_log_p(lengths / totals.index_select(0, group))
             losses = terms.new_zeros(len(clouds)).index_add(0, member, terms)
         return losses.reshape(members)
 
@@ -137,9 +138,3 @@ def _classes(labels: Tensor | NDArray[Any] | None, n: int) -> list[Indices]:
             f"for each of the {n} rows is needed; for regression targets pass None"
         )
     return [np.flatnonzero(values == label) for label in np.unique(values)]
-
-
-def _shares(lengths: Tensor, group: Tensor, n_groups: int) -> Tensor:
-    """Divide each length by the sum of its group."""
-    totals = lengths.new_zeros(n_groups).index_add(0, group, lengths)
-    return lengths / totals.index_select(0, group)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _START_ROWS = 2048  # largest number of rows that initialise the ActNorms
 _MIN_CALIBRATION_ROWS = 32  # fewer rows do not determine the variances of the outputs
-_NOT_OF_FLOWS = {"head_training", "coordinates", "ridge", "lr_schedule", "weight_decay"}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -140,11 +139,7 @@ class FlowAdapter(BaseAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **{
-            k: v
-            for k, v in PenalisedAdapter._parameter_constraints.items()
-            if k not in _NOT_OF_FLOWS
-        },
+        **PenalisedAdapter._parameter_constraints,
         "n_blocks": [Interval(Integral, 1, None, closed="left")],
         "hidden": [Interval(Integral, 1, None, closed="left")],
         "coupling": [StrOptions({"additive", "affine"})],

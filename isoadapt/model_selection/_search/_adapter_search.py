@@ -23,7 +23,12 @@ from tqdm import tqdm
 
 from isoadapt._utils.containers import as_values
 from isoadapt._utils.messages import shows_progress, warn
-from isoadapt._utils.sklearn_private import Interval, _fit_context
+from isoadapt._utils.sklearn_private import (
+    Interval,
+    _fit_context,
+    _insert_error_scores,
+    _warn_or_raise_about_fit_failures,
+)
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._rows import restore_on_failure
 from isoadapt.encoders._kept import encodings_kept
@@ -38,7 +43,6 @@ from isoadapt.model_selection._search._evaluation import (
     Fit,
     FitData,
     Outcome,
-    check_results,
     evaluate,
     has_teacher,
 )
@@ -248,7 +252,8 @@ class AdapterSearchCV(GridSearchCV):
         taught = any(has_teacher(candidate.rest) for candidate in candidates)
         with encodings_kept() if taught else nullcontext():
             results = self._search(candidates, FitData(X, y, folds, options))
-            check_results(results, self.error_score)
+            _warn_or_raise_about_fit_failures(results, self.error_score)
+            _insert_error_scores(results, self.error_score)
             self.scorer_, self.n_splits_ = getattr(scorers, "_scorers", scorers), len(folds)
             self._set_results(results, metric)
             if self.refit:
