@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _START_ROWS = 2048  # largest number of rows that initialise the ActNorms
 _MIN_CALIBRATION_ROWS = 32  # fewer rows do not determine the variances of the outputs
+_AS_OTHERS = ["head", "balance", "smoothing", "batch_size", "max_epochs", "validation_fraction"]
+_AS_OTHERS += ["patience", "scoring", "device", "random_state", "verbose"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -139,7 +141,7 @@ class FlowAdapter(BaseAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
+        **{name: PenalisedAdapter._parameter_constraints[name] for name in _AS_OTHERS},
         "n_blocks": [Interval(Integral, 1, None, closed="left")],
         "hidden": [Interval(Integral, 1, None, closed="left")],
         "coupling": [StrOptions({"additive", "affine"})],
