@@ -131,17 +131,15 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     -----
     ``head="auto"`` of an adapter is the checkpoint's head. Labels must then be the checkpoint's
     names of the classes, its ids, or the keys of `class_names`; others raise ValueError before
-    texts are encoded. Without labels, predictions are the names. An adapter that refits the head
-    has none without labels. If the checkpoint has no head for the embeddings, and for the tags
-    before ``fit``, "auto" is what it is for matrices. Any other head is taken literally, such as
-    "logistic" for another task. :doc:`/guide/heads` has the details.
+    texts are encoded. If the checkpoint has no head for the embeddings, and for the tags before
+    ``fit``, "auto" is what it is for matrices. Any other head is taken literally.
+    :doc:`/guide/heads` has the details.
 
     With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
-    pooling="readout")``. ``fit`` encodes each text with both encoders. The fitted encoder in
-    ``pipeline_`` holds the teacher's layers, and its columns are the head's input, which
-    predictions read, and the aligned vectors, see :doc:`/guide/readout`. The head is that of the
-    checkpoint, if the encoder's first columns are its input. ``fit`` finds it, so before, the
-    estimator has no predictions and no tags of a classifier or regressor, unless ``head`` is set.
+    pooling="readout")``, and the fitted encoder in ``pipeline_`` holds the teacher's layers, see
+    :doc:`/guide/readout`. The head is that of the checkpoint, if the encoder's first columns are
+    its input. ``fit`` finds it, so before, the estimator has no predictions and no tags of a
+    classifier or regressor, unless ``head`` is set.
 
     Examples
     --------

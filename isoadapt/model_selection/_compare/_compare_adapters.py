@@ -105,12 +105,10 @@ def compare_adapters(
         Further uses of the vectors with their data, embedded like X. Several of one kind need
         different names.
     teacher : mapping of str to array-like of shape (n, n_teacher_features), default=None
-        Vectors by another encoder, such as the base model, for
-        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include: of "X" and of all
-        other sets that are given, "X_test", "A", "B", "queries", "documents" and "foreign", which
-        a second use of the same kind has as "NAME.A" and so on. It needs a frozen `head`. X and the
-        other sets may have more columns than the head reads, which only TeacherReadout gets. The
-        row "second pass" is the teacher's own vectors, with a head that is fitted to them.
+        Vectors by another encoder, such as the base model, of all sets that are given, "X",
+        "X_test", "A", "B", "queries", "documents" and "foreign", for
+        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include. It needs a frozen
+        `head`, see :doc:`/guide/comparing`. The sets may have more columns than the head reads.
     n_jobs : int, default=None
         Number of processes. The result does not depend on it, except for the seconds.
     random_state : int, RandomState instance or None, default=None
@@ -141,11 +139,9 @@ def compare_adapters(
 
     Notes
     -----
-    The references are "no adapter" and the controls "head refit only", if the head is frozen, and
-    "same layer, no penalty", the training of a penalised adapter without its penalty. An adapter is
-    credited with a gain only if it is better than no adapter and than each of its controls, at the
-    level 0.05 after Holm's adjustment for all adapters of the use. The reference of "index" is the
-    teacher.
+    An adapter is credited with a gain only if it is better than no adapter and than each of its
+    controls, a refitted head and the same training without a penalty, at the level 0.05 after
+    Holm's adjustment for all adapters of the use. The reference of "index" is the teacher.
 
     In a cross-validation, the task is tested by the corrected resampled t test. All other scores
     and differences have a t test with the cluster-robust variance of each item's influence on them,

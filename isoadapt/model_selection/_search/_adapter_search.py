@@ -131,12 +131,10 @@ class AdapterSearchCV(GridSearchCV):
 
     Notes
     -----
-    Candidates that are trained together are completed together, in blocks. A block has all
-    candidates on one or several folds or, if they do not fit in memory, a part of them on one fold.
-    Several processes share the candidates out. A block that is interrupted is lost; finished ones
-    are kept for later calls only with ``cache``. A search that goes on from a folder gives the
-    scores of one that was not interrupted, up to rounding. Warnings of fits that are read from the
-    folder are not repeated, and fits that fail or whose scores are not finite are done again.
+    Candidates that are trained together are completed together, in blocks: all candidates on one or
+    several folds or, if they do not fit in memory, a part of them on one fold. A block that is
+    interrupted is lost. A search that goes on from a folder gives the same scores, up to rounding.
+    It does not repeat warnings, and does fits again that failed or have scores that are not finite.
 
     Examples
     --------
