@@ -72,29 +72,23 @@ class FlowAdapter(BaseAdapter):
         Weight of the task in the loss, in (0, 1]; requires a head. None: train without labels.
     balance : {"ema", "cumulative"} or None, default="ema"
         How the two losses are balanced with `alpha`; see :class:`~isoadapt.losses.JointLoss`.
-    smoothing : float, default=0.15
-        Smoothing factor of the moving means of "ema", in (0, 1].
+    <smoothing>
     lr : float, default=1e-3
         Learning rate of Adam.
-    batch_size : int, default=128
-        Maximum size of a mini-batch.
-    max_epochs : int, default=15
-        Maximum number of passes over the training rows.
+    <batch_size>
+    <max_epochs>
     validation_fraction : float or None, default=0.3
         Fraction of the rows, in [0, 1), that only choose the epoch, stratified for classifiers with
         `alpha`. Without `alpha`, the last ActNorm and the head are computed from all rows. With 0
         or None, or if a side of the split would have fewer than 4 rows, the flow is trained on all
         rows and the last epoch is kept.
-    patience : int or None, default=10
-        Training stops after this many epochs without a new choice; None never stops early.
+    <patience>
     scoring : str, callable or None, default=None
         Metric of the task with `alpha`, as in scikit-learn; None means accuracy or R².
-    device : str, default="auto"
-        Device for training, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
+    <device>
     random_state : int, RandomState instance or None, default=None
         Controls the split, the permutations, the initial weights, shuffling and the bootstrap.
-    verbose : int, default=0
-        Above 0, a progress bar is shown on a terminal.
+    <verbose>
 
     Attributes
     ----------
