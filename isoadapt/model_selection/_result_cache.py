@@ -1,7 +1,5 @@
 """Results of fits in files, named by the content of everything that they depend on."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from inspect import getsource

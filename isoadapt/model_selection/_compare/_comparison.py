@@ -1,7 +1,5 @@
 """The result of a comparison of adapters: its table, its verdict, and how it is shown."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Fit a method to some rows, and measure it on other rows and on the data of each use."""
 
-from __future__ import annotations
-
 import math
 import time
 import warnings

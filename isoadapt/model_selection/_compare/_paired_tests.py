@@ -1,7 +1,5 @@
 """Tests of scores and of differences by the influence of each item, and p-values of families."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -49,7 +47,7 @@ class Evidence(NamedTuple):
     score: float
     influence: Floats
 
-    def minus(self, other: Evidence) -> Evidence:
+    def minus(self, other: "Evidence") -> "Evidence":
         """Difference of two scores of the same items."""
         return Evidence(self.score - other.score, self.influence - other.influence)
 

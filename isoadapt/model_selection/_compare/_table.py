@@ -1,7 +1,5 @@
 """The table of a comparison: the tests of all methods in each use, and their figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
