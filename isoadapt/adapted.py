@@ -226,18 +226,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     @own_state()
     def transform(self, X: Any) -> NDArray[Any]:
-        """Encode texts and adapt the embeddings.
-
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features_out), float32
-            Adapted embeddings.
-        """
+        """Encode texts and adapt the embeddings: (n_samples, n_features_out), float32."""
         return self._vectors(self._fitted()["encoder"].transform(X))
 
     @available_if(_fitted_adapter_has("predict"))
@@ -251,18 +240,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     def transform_predict(self, X: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """Adapt the embeddings and predict, with one pass of the encoder.
 
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`.
-
-        Returns
-        -------
-        vectors : ndarray of shape (n_samples, n_features_out), float32
-            The adapted embeddings, as :meth:`transform` computes them; ``set_output`` of this
-            estimator has no effect on them.
-        predictions : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            What :meth:`predict` returns.
+        The result is a pair of what :meth:`transform` and :meth:`predict` return, on which
+        ``set_output`` has no effect.
         """
         steps = self._fitted()
         embeddings = steps["encoder"].transform(X)

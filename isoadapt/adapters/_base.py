@@ -151,19 +151,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @available_if(_has_head)
     @own_state()
     def predict(self, X: "ArrayLike") -> NDArray[Any]:
-        """Predict labels or values by applying the head to the adapted embeddings.
+        """Predict labels or values (n_samples,) or (n_samples, n_outputs) with the head.
 
-        TeacherReadout applies the head to its own input, the first columns of X, in all methods.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before adaptation.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Predicted labels, or values of a regression; of a multi-label head, an indicator matrix.
+        A multi-label head gives an indicator matrix. TeacherReadout applies the head to its own
+        input, the first columns of X, in all methods.
         """
         return self._ask_head("predict", X)
 

@@ -250,15 +250,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         return Identity(b"").with_settings(id(source), *settings)
 
     def head(self, y: ArrayLike | None = None) -> LinearHead | None:
-        """Return the classifier head of the checkpoint in float64.
+        """Return the classifier head in float64, or None if the first columns are not its input.
 
-        It is None if the first columns of the vectors are not its input.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,), default=None
-            Labels that the head will be used with, see
-            :func:`~isoadapt.encoders.load_checkpoint`.
+        `y` (n_samples,) are labels that it will be used with, see
+        :func:`~isoadapt.encoders.load_checkpoint`.
         """
         return self.open().head(y)
 

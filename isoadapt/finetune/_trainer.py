@@ -153,46 +153,14 @@ class IsotropyTrainer(Trainer):
         self.add_callback(_Watcher(self))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train from the start, or resume from a checkpoint.
-
-        Parameters
-        ----------
-        resume_from_checkpoint : str or bool, default=None
-            Path of the checkpoint to resume from, or True for the last one in ``args.output_dir``.
-        *args : object
-            Positional arguments of ``Trainer.train``.
-        **kwargs : object
-            Keyword arguments of ``Trainer.train``.
-
-        Returns
-        -------
-        TrainOutput
-            The result of ``Trainer.train``.
-        """
+        """Train from the start, or resume, with the arguments and result of ``Trainer.train``."""
         self._reset_objective()
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Compute the joint loss in training mode and the task loss in evaluation mode.
-
-        Parameters
-        ----------
-        model : Module
-            The model, possibly wrapped for distributed training.
-        inputs : dict
-            A batch.
-        return_outputs : bool, default=False
-            Whether to return the outputs of the model as well.
-        num_items_in_batch : int or Tensor, default=None
-            Number of labels of the whole step, as the Trainer passes it.
-
-        Returns
-        -------
-        Tensor of shape () or tuple
-            The loss, or a tuple of the loss and the outputs.
-        """
+        """Compute the joint loss in training and the task loss in evaluation, as a Trainer does."""
         self._detect_loss_scaling(model, inputs, num_items_in_batch)
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -236,15 +204,7 @@ class IsotropyTrainer(Trainer):
         return {name: float(value) for name, value in found.items() if value.isfinite()}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log; the log of a training step also gets the losses and figures of the embeddings.
-
-        Parameters
-        ----------
-        logs : dict of str to float
-            Values from the Trainer.
-        start_time : float, default=None
-            Time at which training started, as the Trainer passes it.
-        """
+        """Log; the log of a training step also gets the losses and figures of the embeddings."""
         if "loss" in logs and self._losses:
             means = self.accelerator.reduce(torch.stack(self._losses).mean(0), reduction="mean")
             self._losses = []

@@ -118,19 +118,10 @@ class IsotropyReport:
         return plain
 
     def plot(self, *, ax: Any = None) -> Any:
-        """Plot the figures that are at most 1 beside the reference values; return the axes.
+        """Plot the figures that are at most 1 beside the references; return the matplotlib Axes.
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. None makes a new figure with pyplot.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        ValueError
-            If `ax` is not a matplotlib Axes.
+        `ax` are Axes to draw on; None makes a new figure. ImportError is raised if matplotlib is
+        not installed, and ValueError if `ax` is anything else.
         """
         from isoadapt.report._isotropy_bars import draw_bars
 

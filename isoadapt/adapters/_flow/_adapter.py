@@ -199,13 +199,7 @@ class FlowAdapter(BaseAdapter):
 
     @own_state()
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Compute the log-likelihood (n_samples,) of each row under the flow, in nats.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-        """
+        """Compute the log-likelihood (n_samples,) of each row under the flow, in nats."""
         rows = self._check_rows(X)
         return map_rows(cast("FlowMap", self.map_).log_likelihood, rows)
 
