@@ -205,21 +205,10 @@ class LinearHead(BaseEstimator):
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Compute the accuracy of a classifier or the R² of a regressor.
 
-        The accuracy of a multi-label head is the share of the rows whose labels are all right.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            True labels or values.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row.
-
-        Raises
-        ------
-        ValueError
-            If the head has none of the labels of y, or if it has strings and y has numbers.
+        `y` are true labels or values (n_samples,) or (n_samples, n_outputs), and `sample_weight`
+        (n_samples,) are weights of the rows. The accuracy of a multi-label head is the share of the
+        rows whose labels are all right. ValueError is raised if the head has none of the labels of
+        y, or strings where y has numbers.
         """
         y = self._targets(y).astype(np.int64) if self.multi_label_ else as_values(y)
         metric = r2_score if self.classes_ is None else accuracy_score

@@ -81,24 +81,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @own_state()
     def transform(self, X: "ArrayLike") -> Any:
-        """Adapt embeddings.
+        """Adapt embeddings (n_samples, n_features) to (n_samples, n_features_out).
 
-        Parameters
-        ----------
-        X : array-like or dask array of shape (n_samples, n_features)
-            Embeddings. For other kinds of chunks, use
-            ``(adapter.transform(chunk) for chunk in chunks)``.
-
-        Returns
-        -------
-        ndarray or dask array of shape (n_samples, n_features_out)
-            Adapted embeddings. They are computed in float64, and returned in float32 if X is
-            float32. For a dask array, the result is a lazy dask array.
-
-        Raises
-        ------
-        TypeError
-            If X is an iterable of chunks or a set of moments.
+        They are computed in float64, and returned in float32 if X is float32. For a dask array, the
+        result is a lazy dask array. For other kinds of chunks, use ``(adapter.transform(chunk) for
+        chunk in chunks)``: an iterable of chunks, or a set of moments, raises TypeError.
         """
         if is_dask(X):
             check_is_fitted(self)
@@ -110,22 +97,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @available_if(lambda self: self._invertible)
     @own_state()
     def inverse_transform(self, X: "ArrayLike") -> NDArray[Any]:
-        """Map adapted embeddings back to embeddings.
+        """Map adapted embeddings (n_samples, n_features_out) back to embeddings.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features_out)
-            Adapted embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features)
-            Embeddings. If the map is singular, they are the preimages of smallest norm.
-
-        Raises
-        ------
-        ValueError
-            If X does not have as many features as the adapted embeddings.
+        If the map is singular, they are the preimages of smallest norm. ValueError is raised if X
+        does not have as many features as the adapted embeddings.
         """
         check_is_fitted(self)
         rows = check_array(as_matrix(X), dtype=[np.float64, np.float32], estimator=self)
@@ -189,22 +164,9 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> float:
         """Compute accuracy or R² of the head on the adapted embeddings.
 
-        Without a head, the score is the IsoScore of the adapted embeddings. It is too high on rows
-        that the adapter was fitted to, especially if they are few.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before adaptation.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            True labels or values; ignored without a head.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row; ignored without a head.
-
-        Raises
-        ------
-        ValueError
-            If there is a head and y is None.
+        Without a head, the score is the IsoScore of the adapted embeddings, whatever `y` and
+        `sample_weight` are. It is too high on rows that the adapter was fitted to, especially if
+        they are few. ValueError is raised if there is a head and y is None.
         """
         if self._head is None:
             return metrics.isoscore(map_rows(self.map_, self._check_rows(X)))

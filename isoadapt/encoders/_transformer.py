@@ -211,14 +211,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
     @own_state(models=True)
     def open(self) -> Opened:
-        """Check the parameters, and load the model if it is not loaded yet.
+        """Check the parameters, and return the loaded model with tokenizer, pooling and head.
 
-        Returns
-        -------
-        Opened
-            The loaded model with its tokenizer, pooling, width, maximum length and head. It does
-            not follow later changes of the parameters. If only sentence-transformers can compute
-            the model, it has no parts such as a tokenizer, and raises ValueError for them.
+        The result does not follow later changes of the parameters. If only sentence-transformers
+        can compute the model, it has no parts such as a tokenizer, and raises ValueError for them.
         """
         self._validate_params()
         source = self._source()

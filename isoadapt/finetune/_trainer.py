@@ -179,18 +179,10 @@ class IsotropyTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def figures(self, points: Tensor) -> dict[str, float]:
-        """Compute the figures that describe a batch in the log; override it to log others.
+        """Compute the figures by name of points (n, d) for the log; override it to log others.
 
-        Parameters
-        ----------
-        points : Tensor of shape (n, d)
-            The points, without gradient.
-
-        Returns
-        -------
-        dict of str to float
-            Figures by name. Figures that are undefined are left out, as for equal points or fewer
-            than two. The result is empty if a point is not finite.
+        Figures that are undefined are left out, as for equal points or fewer than two. The result
+        is empty if a point is not finite.
         """
         if min(points.shape) < 2 or not bool(points.isfinite().all()):
             return {}

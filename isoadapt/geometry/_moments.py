@@ -129,18 +129,9 @@ class Moments:
     def mapped(self, matrix: Tensor | NDArray[Any], offset: Tensor | NDArray[Any]) -> Moments:
         """Return the moments of the rows after the affine map x -> Ax + c.
 
-        Parameters
-        ----------
-        matrix : Tensor or ndarray of shape (n_features_out, n_features)
-            Matrix A.
-        offset : Tensor or ndarray of shape (n_features_out,)
-            Offset c.
-
-        Returns
-        -------
-        Moments
-            A new instance, whose `third` and `fourth` are None, because they cannot be computed.
-            For the bias-corrected IsoScore, map the rows and pass them to :meth:`update`.
+        The matrix A has shape (n_features_out, n_features), and the offset c (n_features_out,).
+        `third` and `fourth` of the new instance are None, because they cannot be computed. For the
+        bias-corrected IsoScore, map the rows and pass them to :meth:`update`.
         """
         matrix = torch.as_tensor(matrix).to(self.mean)
         mean = matrix @ self.mean + torch.as_tensor(offset).to(self.mean)

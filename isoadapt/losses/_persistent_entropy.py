@@ -72,20 +72,12 @@ class PersistentEntropyLoss(nn.Module):
         return f"{type(self).__name__}(bars={self.bars!r})"
 
     def forward(self, Z: Tensor, labels: Tensor | NDArray[Any] | None = None) -> Tensor:
-        """Compute one penalty (...) for each member; NaN where its points are not finite.
+        """Compute one penalty (...) of points Z (..., n, d); NaN where they are not finite.
 
-        Parameters
-        ----------
-        Z : Tensor of shape (..., n, d)
-            Points. Half precision is computed in float32.
-        labels : Tensor or ndarray of shape (n,), default=None
-            Class of each point as an integer, the same for all members. With None, and for
-            regression targets, which are not classes, all points form one class.
-
-        Raises
-        ------
-        ValueError
-            If Z has fewer than two dimensions, or `labels` does not hold n integers.
+        `labels` (n,) are the class of each point as an integer, the same for all members. With
+        None, and for regression targets, which are not classes, all points form one class. Half
+        precision is computed in float32. ValueError is raised for other labels, or fewer than two
+        dimensions.
         """
         check_points(Z)
         *members, n, d = Z.shape

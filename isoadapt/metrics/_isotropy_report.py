@@ -128,19 +128,12 @@ class IsotropyReport:
         return draw_bars(self, ax)
 
     def verdict(self, head: bool | None = None) -> str:
-        """Say how anisotropic the embeddings are, and what to do next.
+        """Say how anisotropic the embeddings are, and on a second line what to do next.
 
-        Parameters
-        ----------
-        head : bool, default=None
-            Whether a linear classifier reads the embeddings. None means that this is not known.
-
-        Returns
-        -------
-        str
-            Two lines: the verdict, and the next step. Embeddings are collapsed, partly collapsed,
-            not collapsed or isotropic, by the share of the variance in the first direction and by
-            the corrected IsoScore; or there are too few different rows to tell.
+        They are collapsed, partly collapsed, not collapsed or isotropic, by the share of the
+        variance in the first direction and by the corrected IsoScore; or there are too few
+        different rows to tell. `head` says whether a linear classifier reads them; None means that
+        this is not known.
         """
         return verdict(self, head)
 

@@ -144,15 +144,8 @@ class Comparison:
     def verdict(self, use: str | None = None) -> str:
         """Say in a sentence or two on one line for each use what the tests show.
 
-        Parameters
-        ----------
-        use : str, default=None
-            One of ``uses``. None is all of them, uses with a credited adapter first.
-
-        Raises
-        ------
-        ValueError
-            If the use is unknown, or no data were given for it.
+        `use` is one of ``uses``; None is all of them, those with a credited adapter first.
+        ValueError is raised if it is unknown, or no data were given for it.
         """
         uses = self._ordered_uses() if use is None else [use]
         return "\n".join(sentence(self._rows_of(each)) for each in uses)
