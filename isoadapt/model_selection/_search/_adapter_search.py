@@ -191,31 +191,13 @@ class AdapterSearchCV(GridSearchCV):
     def fit(self, X: Any, y: ArrayLike | None = None, **params: Any) -> Self:
         """Run the search and fit the best candidate to all rows.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or sequence of str or of pairs
-            Input of the estimator: texts or pairs of texts for an encoder, embeddings for an
-            adapter.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            Labels or values.
-        **params : dict
-            Parameters for the splitter (``groups``), the scorer and the estimator, as for
-            GridSearchCV.
-
-        Returns
-        -------
-        AdapterSearchCV
-            The fitted search.
-
-        Raises
-        ------
-        ValueError
-            If no fit succeeds, or if ``scoring`` is None and the candidates have scores of
-            different metrics, for example accuracy and R².
-        KeyboardInterrupt
-            If the search is interrupted before the first candidate is complete, or while the best
-            one is fitted again. With ``cache``, finished blocks are kept. The search itself is
-            left as it was before the call.
+        X are texts or pairs of texts for an encoder, or embeddings (n_samples, n_features), and y
+        labels or values. `params` are for the splitter (``groups``), the scorer and the estimator,
+        as for GridSearchCV. ValueError is raised if no fit succeeds, or if ``scoring`` is None and
+        the candidates have scores of different metrics, for example accuracy and R².
+        KeyboardInterrupt is raised if the search is interrupted before the first candidate is
+        complete, or while the best one is fitted again. With ``cache``, finished blocks are kept.
+        The search itself is left as it was.
         """
         scorers, metric = self._get_scorers()
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
