@@ -274,11 +274,11 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     ) -> float:
         """Return the accuracy or R² of the head, or the IsoScore if there is no head.
 
-        `y` are true labels or values (n_samples,) or (n_samples, n_outputs), and `sample_weight`
-        (n_samples,) are weights of the texts; without a head, they are ignored. The IsoScore is too
-        high for texts that the adapter was fitted to, especially if few. For a TeacherReadout
-        without a head, the score is R² of the teacher's vectors, which y must hold. Their R² on
-        held-out texts of the fit is `r2_own_`.
+        `y` are true labels or values (n_samples,) or (n_samples, n_outputs), not needed without a
+        head, and `sample_weight` (n_samples,) are weights of the texts, ignored without one. The
+        IsoScore is too high for texts that the adapter was fitted to, especially if few. For a
+        TeacherReadout without a head, the score is R² of the teacher's vectors, which y must hold.
+        Their R² on held-out texts of the fit is `r2_own_`.
         """
         steps = self._fitted()
         adapter, embeddings = steps["adapter"], steps["encoder"].transform(X)

@@ -98,7 +98,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def inside(folder: Path, name: Any, named_by: Path) -> Path:
-    """Return the path of a file that `named_by` names; refuse one that is outside `folder`."""
+    """Return the path of a file that `named_by` names; ValueError if it is outside `folder`."""
     paths = (PurePosixPath(name), PureWindowsPath(name)) if isinstance(name, str) else ()
     if not paths or any(path.anchor or ".." in path.parts for path in paths):
         raise ValueError(

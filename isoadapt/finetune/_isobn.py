@@ -84,7 +84,7 @@ class IsoBNLayer(nn.Module):
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale rows (..., n_features); in training, update the moving average with them first."""
+        """Scale rows (..., n_features) in their dtype; in training, update the average first."""
         if self.training:
             self._track(x.detach().reshape(-1, self.n_features))
         return (x * self.scale()).to(x.dtype)

@@ -160,7 +160,7 @@ class IsotropyTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Compute the joint loss in training and the task loss in evaluation, as a Trainer does."""
+        """Compute the joint loss () in training, the task loss in evaluation, as a Trainer does."""
         self._detect_loss_scaling(model, inputs, num_items_in_batch)
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)

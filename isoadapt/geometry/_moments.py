@@ -106,7 +106,10 @@ class Moments:
         return self
 
     def merge(self, other: Moments) -> Self:
-        """Add the rows that another instance has seen, of as many features, and return this one."""
+        """Add the rows that another instance has seen, and return this one.
+
+        ValueError is raised if the numbers of features differ. The other one is not changed.
+        """
         if self.count and other.count and len(self.mean) != len(other.mean):
             raise ValueError(
                 f"other has {len(other.mean)} features, this has {len(self.mean)}: only moments "
@@ -138,7 +141,7 @@ class Moments:
         return self._of(self.count, mean, matrix @ self.scatter @ matrix.T)
 
     def second_moment(self) -> Tensor:
-        """Return the mean outer product of the rows, ``scatter / count + mean meanᵀ``."""
+        """Return ``scatter / count + mean meanᵀ``; ValueError is raised if no row has been seen."""
         return self.covariance(ddof=0) + torch.outer(self.mean, self.mean)
 
     def to_arrays(self) -> dict[str, NDArray[np.float64]]:
