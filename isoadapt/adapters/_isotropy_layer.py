@@ -1,6 +1,7 @@
 """Adapter with the Isotropy Layer."""
 
 from dataclasses import dataclass
+from functools import wraps
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -72,3 +73,19 @@ class IsotropyLayer(PenalisedAdapter):
     @property
     def _penalty_weight(self) -> float:
         return (1 - self.alpha) / self.alpha
+
+
+_init = IsotropyLayer.__init__
+
+
+@wraps(_init)
+def _refuse_solver(self: IsotropyLayer, *args: Any, **parameters: Any) -> None:
+    if "solver" in parameters:
+        raise TypeError(
+            f"solver={parameters['solver']!r}: IsotropyLayer has no such parameter; omit it, or "
+            "use ExactIsotropyLayer for what was solver='exact'"
+        )
+    _init(self, *args, **parameters)
+
+
+IsotropyLayer.__init__ = _refuse_solver  # type: ignore[method-assign]

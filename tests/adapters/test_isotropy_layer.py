@@ -1,5 +1,7 @@
 """IsotropyLayer: its loss, its rates and its kinds of training."""
 
+import inspect
+
 import numpy as np
 import pytest
 from sklearn.metrics import log_loss
@@ -87,3 +89,9 @@ class TestMiniBatch:
         np.testing.assert_allclose(basis[:1] @ automatic, basis[:1] @ small, atol=1e-5)
         np.testing.assert_allclose(basis[1:] @ automatic, basis[1:] @ large, atol=1e-5)
         assert np.abs(basis @ (large - small)).min(axis=1).max() > 1e-4
+
+
+def test_the_error_for_the_former_solver_names_the_exact_layer():
+    with pytest.raises(TypeError, match="use ExactIsotropyLayer"):
+        IsotropyLayer(solver="exact")
+    assert "solver" not in inspect.signature(IsotropyLayer).parameters
