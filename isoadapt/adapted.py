@@ -131,17 +131,15 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     -----
     ``head="auto"`` of an adapter is the checkpoint's head. Labels must then be the checkpoint's
     names of the classes, its ids, or the keys of `class_names`; others raise ValueError before
-    texts are encoded. Without labels, predictions are the names. An adapter that refits the head
-    has none without labels. If the checkpoint has no head for the embeddings, and for the tags
-    before ``fit``, "auto" is what it is for matrices. Any other head is taken literally, such as
-    "logistic" for another task. :doc:`/guide/heads` has the details.
+    texts are encoded. If the checkpoint has no head for the embeddings, and for the tags before
+    ``fit``, "auto" is what it is for matrices. Any other head is taken literally.
+    :doc:`/guide/heads` has the details.
 
     With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
-    pooling="readout")``. ``fit`` encodes each text with both encoders. The fitted encoder in
-    ``pipeline_`` holds the teacher's layers, and its columns are the head's input, which
-    predictions read, and the aligned vectors, see :doc:`/guide/readout`. The head is that of the
-    checkpoint, if the encoder's first columns are its input. ``fit`` finds it, so before, the
-    estimator has no predictions and no tags of a classifier or regressor, unless ``head`` is set.
+    pooling="readout")``, and the fitted encoder in ``pipeline_`` holds the teacher's layers, see
+    :doc:`/guide/readout`. The head is that of the checkpoint, if the encoder's first columns are
+    its input. ``fit`` finds it, so before, the estimator has no predictions and no tags of a
+    classifier or regressor, unless ``head`` is set.
 
     Examples
     --------
@@ -228,18 +226,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     @own_state()
     def transform(self, X: Any) -> NDArray[Any]:
-        """Encode texts and adapt the embeddings.
-
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features_out), float32
-            Adapted embeddings.
-        """
+        """Encode texts and adapt the embeddings: (n_samples, n_features_out), float32."""
         return self._vectors(self._fitted()["encoder"].transform(X))
 
     @available_if(_fitted_adapter_has("predict"))
@@ -253,18 +240,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     def transform_predict(self, X: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """Adapt the embeddings and predict, with one pass of the encoder.
 
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`.
-
-        Returns
-        -------
-        vectors : ndarray of shape (n_samples, n_features_out), float32
-            The adapted embeddings, as :meth:`transform` computes them; ``set_output`` of this
-            estimator has no effect on them.
-        predictions : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            What :meth:`predict` returns.
+        The result is a pair of what :meth:`transform` and :meth:`predict` return, on which
+        ``set_output`` has no effect.
         """
         steps = self._fitted()
         embeddings = steps["encoder"].transform(X)
@@ -297,23 +274,11 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     ) -> float:
         """Return the accuracy or R² of the head, or the IsoScore if there is no head.
 
-        The IsoScore is too high for texts that the adapter was fitted to, especially if few. For a
+        `y` are true labels or values (n_samples,) or (n_samples, n_outputs), not needed without a
+        head, and `sample_weight` (n_samples,) are weights of the texts, ignored without one. The
+        IsoScore is too high for texts that the adapter was fitted to, especially if few. For a
         TeacherReadout without a head, the score is R² of the teacher's vectors, which y must hold.
         Their R² on held-out texts of the fit is `r2_own_`.
-
-        Parameters
-        ----------
-        X : sequence of str or of pairs of str
-            Texts, as for :meth:`fit`.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            True labels or values. Not needed without a head.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the texts; ignored without a head.
-
-        Returns
-        -------
-        float
-            The score. Higher is better.
         """
         steps = self._fitted()
         adapter, embeddings = steps["adapter"], steps["encoder"].transform(X)

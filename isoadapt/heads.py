@@ -189,18 +189,10 @@ class LinearHead(BaseEstimator):
 
     @own_state()
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Predict labels, or the values of a regression.
+        """Predict the most probable labels (n_samples,), or the values of a regression.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Most probable labels, or values. A regressor with several outputs gives one column for
-            each, and a multi-label head an indicator matrix of integers.
+        A regressor with several outputs gives one column for each, and a multi-label head an
+        indicator matrix (n_samples, n_labels) of integers.
         """
         outputs = self.outputs(X)
         if self.multi_label_:
@@ -213,21 +205,10 @@ class LinearHead(BaseEstimator):
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Compute the accuracy of a classifier or the R² of a regressor.
 
-        The accuracy of a multi-label head is the share of the rows whose labels are all right.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            True labels or values.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row.
-
-        Raises
-        ------
-        ValueError
-            If the head has none of the labels of y, or if it has strings and y has numbers.
+        `y` are true labels or values (n_samples,) or (n_samples, n_outputs), and `sample_weight`
+        (n_samples,) are weights of the rows. The accuracy of a multi-label head is the share of the
+        rows whose labels are all right. ValueError is raised if the head has none of the labels of
+        y, or strings where y has numbers.
         """
         y = self._targets(y).astype(np.int64) if self.multi_label_ else as_values(y)
         metric = r2_score if self.classes_ is None else accuracy_score
@@ -240,22 +221,9 @@ class LinearHead(BaseEstimator):
         return float(metric(y, self.predict(X), sample_weight=weights))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute XWᵀ + b in float64.
+        """Compute XWᵀ + b (n_samples, n_outputs) in float64, a column for each row of ``coef_``.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_outputs)
-            Logits or values, one column for each row of ``coef_``.
-
-        Raises
-        ------
-        ValueError
-            If X is not a finite matrix with `n_features_in_` columns.
+        ValueError is raised unless X is a finite matrix with `n_features_in_` columns.
         """
         rows: NDArray[np.float64] = check_array(as_matrix(X), dtype=np.float64, estimator=self)
         self._check_width(rows.shape[1])

@@ -1,7 +1,5 @@
 """Reading of fitted linear models of scikit-learn by their values, whatever they are wrapped in."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -90,10 +90,7 @@ def few_rows_in_one_thread(function: _Function) -> _Function:
 
 
 class Worker(threading.Thread):
-    """A thread that makes one call after the other.
-
-    The threads of an executor take no calls after the main thread has ended.
-    """
+    """A thread that makes one call after the other, also after the main thread has ended."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -156,13 +153,9 @@ def _set_torch_threads(number: int) -> None:
 
 
 def settle_threads() -> None:
-    """Let the calling thread take over torch's number of threads; after a fork it is one.
-
-    The threads of OpenMP do not survive a fork of a process that has used models. The first
-    parallel computation would wait for them.
-    """
+    """Let the calling thread take over torch's number of threads; after a fork it is one."""
     with _LOCK:
         torch.get_num_threads()
-    if _PROCESSES and os.getpid() not in _PROCESSES:
+    if _PROCESSES and os.getpid() not in _PROCESSES:  # OpenMP's threads do not survive a fork
         torch.set_num_threads(1)
     _PROCESSES.add(os.getpid())

@@ -29,10 +29,7 @@ _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 
 def fit_method(fit: _Fit) -> _Fit:
-    """Decorate a method that fits, so that it checks parameters, and changes nothing if it raises.
-
-    Few rows are fitted in one thread, and settings of the process have no influence.
-    """
+    """Decorate a fit: it checks parameters first, and changes nothing if it raises."""
     guarded = restore_on_failure(own_state()(few_rows_in_one_thread(fit)))
     return _fit_context(prefer_skip_nested_validation=True)(guarded)
 
@@ -84,24 +81,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @own_state()
     def transform(self, X: "ArrayLike") -> Any:
-        """Adapt embeddings.
+        """Adapt embeddings (n_samples, n_features) to (n_samples, n_features_out).
 
-        Parameters
-        ----------
-        X : array-like or dask array of shape (n_samples, n_features)
-            Embeddings. For other kinds of chunks, use
-            ``(adapter.transform(chunk) for chunk in chunks)``.
-
-        Returns
-        -------
-        ndarray or dask array of shape (n_samples, n_features_out)
-            Adapted embeddings. They are computed in float64, and returned in float32 if X is
-            float32. For a dask array, the result is a lazy dask array.
-
-        Raises
-        ------
-        TypeError
-            If X is an iterable of chunks or a set of moments.
+        They are computed in float64, and returned in float32 if X is float32. For a dask array, the
+        result is a lazy dask array. For other kinds of chunks, use ``(adapter.transform(chunk) for
+        chunk in chunks)``: an iterable of chunks, or a set of moments, raises TypeError.
         """
         if is_dask(X):
             check_is_fitted(self)
@@ -113,22 +97,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @available_if(lambda self: self._invertible)
     @own_state()
     def inverse_transform(self, X: "ArrayLike") -> NDArray[Any]:
-        """Map adapted embeddings back to embeddings.
+        """Map adapted embeddings (n_samples, n_features_out) back to embeddings.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features_out)
-            Adapted embeddings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features)
-            Embeddings. If the map is singular, they are the preimages of smallest norm.
-
-        Raises
-        ------
-        ValueError
-            If X does not have as many features as the adapted embeddings.
+        If the map is singular, they are the preimages of smallest norm. ValueError is raised if X
+        does not have as many features as the adapted embeddings.
         """
         check_is_fitted(self)
         rows = check_array(as_matrix(X), dtype=[np.float64, np.float32], estimator=self)
@@ -154,19 +126,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @available_if(_has_head)
     @own_state()
     def predict(self, X: "ArrayLike") -> NDArray[Any]:
-        """Predict labels or values by applying the head to the adapted embeddings.
+        """Predict labels or values (n_samples,) or (n_samples, n_outputs) with the head.
 
-        TeacherReadout applies the head to its own input, the first columns of X, in all methods.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before adaptation.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Predicted labels, or values of a regression; of a multi-label head, an indicator matrix.
+        A multi-label head gives an indicator matrix. TeacherReadout applies the head to its own
+        input, the first columns of X, in all methods.
         """
         return self._ask_head("predict", X)
 
@@ -201,22 +164,9 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> float:
         """Compute accuracy or R² of the head on the adapted embeddings.
 
-        Without a head, the score is the IsoScore of the adapted embeddings. It is too high on rows
-        that the adapter was fitted to, especially if they are few.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before adaptation.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            True labels or values; ignored without a head.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row; ignored without a head.
-
-        Raises
-        ------
-        ValueError
-            If there is a head and y is None.
+        Without a head, the score is the IsoScore of the adapted embeddings, whatever `y` and
+        `sample_weight` are. It is too high on rows that the adapter was fitted to, especially if
+        they are few. ValueError is raised if there is a head and y is None.
         """
         if self._head is None:
             return metrics.isoscore(map_rows(self.map_, self._check_rows(X)))

@@ -25,13 +25,7 @@ class CosRegAdapter(WeightedPenaltyAdapter):
         Weight λ of the penalty. A positive weight lowers the cosines. 0 is the control without a
         penalty.
 
-    Attributes
-    ----------
-    <attributes>
-
-    Other Parameters
-    ----------------
-    <training>
+    <attributes and training>
 
     References
     ----------

@@ -32,10 +32,8 @@ class ExactIsotropyLayer(TaskAdapter):
     ridge : float or "auto", default=<ridge>
         Weight, in the task loss, of the mean squared change of the head's outputs, as in
         :class:`IsotropyLayer`.
-    device : str, default=<device>
-        Device of the computation, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
-    verbose : int, default=<verbose>
-        If above 0, a progress bar is shown on a terminal.
+    <device>
+    <verbose>
 
     Attributes
     ----------

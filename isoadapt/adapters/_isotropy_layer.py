@@ -31,13 +31,7 @@ class IsotropyLayer(PenalisedAdapter):
         Whether to correct most of the bias of the penalty in small batches. The penalty then needs
         batches of at least 4 rows; otherwise it needs 3.
 
-    Attributes
-    ----------
-    <attributes>
-
-    Other Parameters
-    ----------------
-    <training>
+    <attributes and training>
 
     Notes
     -----

@@ -47,13 +47,7 @@ class IStarAdapter(WeightedPenaltyAdapter):
         computes Σ_S without gradient at the start of each epoch, as in the paper; only the
         validation uses Σ_S of the current weights.
 
-    Attributes
-    ----------
-    <attributes>
-
-    Other Parameters
-    ----------------
-    <training>
+    <attributes and training>
 
     Notes
     -----
@@ -120,16 +114,12 @@ def _steps_between(zeta: float, lr: float) -> int:
 
 
 class _ExactShrinkage(Penalty):
-    """IsoScore* with Σ_S of the outputs, from a root of the covariance of the inputs.
-
-    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members. In training, ‖Σ_S‖² and
-    its gradient are computed every `steps[k]` steps and estimated in between, see the adapter.
-    """
+    """IsoScore* with Σ_S of the outputs, of which ‖Σ_S‖² is exact at every `steps[k]`-th step."""
 
     def __init__(
         self,
         loss: IsoScoreLoss,
-        inputs_root: Tensor,
+        inputs_root: Tensor,  # of the covariance, (K or 1, d, d), or its diagonal (K or 1, d)
         steps: Sequence[int],
         detached: bool,
         least_rows: int = 1,

@@ -96,11 +96,8 @@ def compose(maps: Iterable[Affine]) -> Affine:
 def map_rows(
     function: Map | Callable[[Floats], Floats], X: NDArray[Any], dtype: DTypeLike = np.float64
 ) -> NDArray[Any]:
-    """Apply a map, which must not change its argument, to X in float64.
-
-    Blocks are applied one by one, but for an affine map of float64 rows, which needs no copies.
-    """
-    if isinstance(function, Affine) and X.dtype == dtype == np.float64:
+    """Apply a map, which must not change its argument, to X in float64, block by block."""
+    if isinstance(function, Affine) and X.dtype == dtype == np.float64:  # which needs no copies
         return function(X)
     first = function(np.asarray(X[:_BLOCK], dtype=np.float64))
     outputs = np.empty((len(X), *first.shape[1:]), dtype)

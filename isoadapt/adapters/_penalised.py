@@ -301,10 +301,7 @@ def train_adapters(
     tasks: Sequence[Task],
     tick: Callable[[], Any] = lambda: None,
 ) -> list[Result]:
-    """Train tasks, again on all rows for the kept number of epochs where that helps the head.
-
-    `tick` is called after each epoch of the first training.
-    """
+    """Train tasks, again on all rows for the kept number of epochs where that helps the head."""
     results = train(tasks, tick)
 
     @cache

@@ -50,13 +50,7 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
     lam : float, default=1.0
         Weight of the penalty. 0 is the control without a penalty.
 
-    Attributes
-    ----------
-    <attributes>
-
-    Other Parameters
-    ----------------
-    <training>
+    <attributes and training>
 
     Examples
     --------

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from isoadapt._utils.messages import warn
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -146,8 +148,6 @@ def installed_variants() -> list[Variant]:
     """Return the variants that can be fitted here; warn of those whose package is not installed."""
     if importlib.util.find_spec("zuko") is not None:
         return list(VARIANTS)
-    from isoadapt._utils.messages import warn
-
     warn(
         "FlowAdapter is left out, because it needs zuko, which is not installed: "
         'pip install "isoadapt[flow]"'

@@ -37,13 +37,7 @@ class SpectrumControlAdapter(WeightedPenaltyAdapter):
     decay : {"polynomial", "exponential"}, default="polynomial"
         Prescribed decay: f(k) = k^(-1/2) for "polynomial", exp(-k/100) for "exponential".
 
-    Attributes
-    ----------
-    <attributes>
-
-    Other Parameters
-    ----------------
-    <training>
+    <attributes and training>
 
     References
     ----------

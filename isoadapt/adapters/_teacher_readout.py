@@ -186,16 +186,8 @@ class TeacherReadout(BaseAdapter):
     ) -> float:
         """Compute the share of the variance of the teacher's vectors that is explained.
 
-        It is R² of T̂, in both spaces, with the variances of all columns added up.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Columns of the classifier.
-        y : array-like of shape (n_samples, n_features_teacher)
-            The teacher's vectors, which are scaled to unit length.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row.
+        It is R² of T̂, in both spaces, with the variances of all columns added up. `y` are the
+        vectors (n_samples, n_features_teacher), which are scaled to unit length.
         """
         check_is_fitted(self)
         rows, true = self._check_pair(X, y, reset=False)

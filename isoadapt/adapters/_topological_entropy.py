@@ -36,13 +36,7 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
     bars : {"selected", "all"}, default="selected"
         "selected" uses the significant bars of each class, "all" uses all of them.
 
-    Attributes
-    ----------
-    <attributes>
-
-    Other Parameters
-    ----------------
-    <training>
+    <attributes and training>
 
     References
     ----------

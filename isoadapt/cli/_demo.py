@@ -159,11 +159,7 @@ def repair(
     X: NDArray[Any],
     before: Path | None,
 ) -> tuple[LogitPreservingWhitening, dict[str, Vectors]]:
-    """Fit the repair to single texts, and embed the graded pairs without and with it.
-
-    X are the vectors of `texts`. `before` is the base model, if it is known; a layer of it then
-    gives vectors too.
-    """
+    """Fit the repair to single texts of vectors X, and embed the graded pairs in several ways."""
     if not isinstance(texts[0], str):  # of a classifier of pairs
         texts = list(dict.fromkeys(text for pair in texts for text in pair))
         X = encoder.transform(texts)

@@ -10,12 +10,8 @@ from isoadapt.datasets._tables import chosen_columns, load_table, read_table, te
 def load_relevance(
     queries: Path, documents: Path | None = None, relevant: Path | None = None, encoding: Any = None
 ) -> tuple[list[Any], list[Any], list[set[int]]]:
-    """Read queries, documents, and the row numbers of the documents relevant to each query.
-
-    `relevant` has the columns query and document, which name rows of the other two tables. Without
-    it, they are in the first table and hold texts. Queries without a document are left out.
-    """
-    path = relevant or queries
+    """Read queries, documents, and the row numbers of the documents relevant to each query."""
+    path = relevant or queries  # whose columns name rows of both tables or, alone, hold the texts
     pairs, _ = load_table(path, text=("query", "document"), label=None, encoding=encoding)
     asked, found = ({text: text for text in side} for side in zip(*pairs, strict=True))
     if documents is not None:

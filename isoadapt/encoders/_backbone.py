@@ -66,22 +66,15 @@ class Backbone:
 
     @cached_property
     def switches_attention(self) -> bool:
-        """Whether the attention depends on the batch width, as in BigBird's sparse attention.
-
-        A short batch switches such a model to full attention permanently. Each batch therefore uses
-        a new copy of the model.
-        """
+        """Whether a short batch changes the attention for good, as in BigBird: each gets a copy."""
         return getattr(self.model.config, "attention_type", None) == "block_sparse"
 
     @cached_property
     def _headless(self) -> Any:
-        """The classifier with its head replaced by Identity, shared by all batches.
-
-        A decoder without a padding token refuses batches, because it cannot distinguish padding
-        from text. The copy therefore has the padding token -1 and reads the last position of each
-        row, which is correct if all rows have the same length.
-        """
+        """The classifier with its head replaced by Identity, shared by all batches."""
         network = eval_copy(self.model, {find_last_linear(self.model): nn.Identity()})
+        # Without one, a decoder refuses batches. With -1 it reads the last position, which is
+        # right for rows of equal lengths.
         if network.config.pad_token_id is None:
             network.config = copy.copy(network.config)
             network.config.pad_token_id = -1
@@ -288,11 +281,7 @@ def is_classifier(model: Any) -> bool:
 
 
 def position_limit(model: Any) -> int | None:
-    """Return the number of tokens that the model has learned positions for, or None.
-
-    Some models, such as RoBERTa, count from the padding index, so 514 rows are enough for 512
-    tokens.
-    """
+    """Return the number of tokens with learned positions, which RoBERTa counts from an offset."""
     limits = []
     for name, module in model.named_modules():
         if hasattr(module, "padding_idx") and _POSITION_TABLE.search(name.rpartition(".")[2]):

@@ -31,11 +31,7 @@ Batch = tuple[NDArray[np.int64], Any]  # the numbers of its inputs (B,), and wha
 def embed_batches(
     blocks: Iterable[Tokens], embed: Embed, batch_tokens: int, equal_lengths: bool
 ) -> Iterator[Batch]:
-    """Yield the batches of blocks of tokens.
-
-    `batch_tokens` includes padding and is halved whenever the device runs out of memory. If a
-    single row does not fit, torch.OutOfMemoryError is raised.
-    """
+    """Yield batches of at most `batch_tokens`, padding included, halved when memory runs out."""
     for tokens in blocks:
         start = 0
         while start < len(tokens.order):
@@ -54,10 +50,7 @@ def embed_batches(
 def embed_in_threads(
     blocks: Iterable[Tokens], embeds: Sequence[Embed], batch_tokens: int, equal_lengths: bool
 ) -> Generator[Batch, None, None]:
-    """Yield the batches of blocks, which the functions compute by turns, each in its own thread.
-
-    They share the budget.
-    """
+    """Yield batches, which functions with a common budget compute by turns, each in a thread."""
     if len(embeds) == 1:
         yield from embed_batches(blocks, embeds[0], batch_tokens, equal_lengths)
         return
@@ -83,12 +76,8 @@ def embed_in_threads(
 def write_vectors(
     batches: Iterable[Batch], out: NDArray[np.float32], progress: Callable[[int], Any]
 ) -> None:
-    """Write the vectors of batches to `out` (n, d), and give `progress` the number of rows done.
-
-    They are copied from the device in groups, so that an asynchronous device does not wait after
-    each batch.
-    """
-    held: list[Batch] = []
+    """Write the vectors of batches to `out` (n, d), and give `progress` the number of rows done."""
+    held: list[Batch] = []  # so that an asynchronous device does not wait after each batch
 
     def fetch() -> None:
         """Copy the vectors that are still on the device to `out`."""

@@ -124,13 +124,10 @@ class EmbeddingCache:
     max_size: int = 10 * 2**30
 
     def stats(self) -> CacheStats:
-        """Return the contents of the cache, and its use by all processes since it was created.
+        """Return the use by all processes since the cache was created, and its contents.
 
-        Returns
-        -------
-        CacheStats
-            Named tuple (hits, misses, rows, size): vectors read, texts encoded, vectors stored, and
-            bytes of the file that are in use. Equal texts in a call count once.
+        They are a named tuple (hits, misses, rows, size): vectors read, texts encoded, vectors
+        stored, and bytes of the file that are in use. Equal texts in a call count once.
         """
         query = f"SELECT hits, misses, (SELECT count(*) FROM rows), ({_SIZE}) FROM counts"
         return CacheStats(*self._run(lambda database: database.execute(query).fetchone()))

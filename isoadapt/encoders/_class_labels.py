@@ -40,10 +40,7 @@ def class_labels(config: Any, n_classes: int, y: Iterable[Any] | None = None) ->
 
 
 def checkpoint_head(encoder: Any, y: Any, class_names: Any = None) -> LinearHead | None:
-    """Return the head of an encoder for labels `y`, or for the keys of `class_names`.
-
-    ValueError, with the ways out, is raised for labels that are not of its classes.
-    """
+    """Return the head for `y` or the keys of `class_names`; raise ValueError for other labels."""
     head = encoder.head(y if class_names is None else [*class_names.values()])
     if class_names is not None:
         own = {name: label for label, name in class_names.items()}

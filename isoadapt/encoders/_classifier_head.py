@@ -78,11 +78,9 @@ _Call = tuple[nn.Module, Tensor, Tensor]  # a layer, and the vectors (B, d) that
 
 @torch.inference_mode()
 def head_path(backbone: Backbone) -> tuple[Pooling, int]:
-    """Find how the input of a classifier's head is computed from the last hidden states.
+    """Find the pooling, with Linear or LayerNorm layers and activations, that the head reads.
 
-    The steps of the pooling are Linear or LayerNorm layers, each with an activation, recorded in a
-    forward pass of two texts; they give the values that the next layer receives. The width of the
-    hidden states is returned too. ValueError is raised if there is no such pooling.
+    The width of the hidden states is returned too. ValueError is raised if there is no pooling.
     """
     hidden, calls, target, mask = _record(backbone)
     steps: tuple[nn.Module, ...] = ()

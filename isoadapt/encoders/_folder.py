@@ -98,17 +98,14 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def inside(folder: Path, name: Any, named_by: Path) -> Path:
-    """Return the path of a file that `named_by` names; raise ValueError if it is outside `folder`.
-
-    Symbolic links are followed, because the cache of the Hugging Face Hub consists of them.
-    """
+    """Return the path of a file that `named_by` names; ValueError if it is outside `folder`."""
     paths = (PurePosixPath(name), PureWindowsPath(name)) if isinstance(name, str) else ()
     if not paths or any(path.anchor or ".." in path.parts for path in paths):
         raise ValueError(
             f"{named_by} names {name!r}, which is not inside {str(folder)!r}: a checkpoint is only "
             "read from its own folder"
         )
-    return folder / str(name)
+    return folder / str(name)  # not resolved, as the cache of the Hub consists of links
 
 
 def sentence_modules(folder: Path) -> list[tuple[str, Path]]:

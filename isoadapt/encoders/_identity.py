@@ -25,11 +25,7 @@ _DIGESTS: dict[Hashable, bytes] = {}
 
 
 class Identity(NamedTuple):
-    """A digest of everything that determines vectors, and the state of the files that were read.
-
-    Two identities of one encoder are equal only if nothing changed in between. A change that was
-    undone also makes them different.
-    """
+    """A digest of what determines vectors, and the state of the files, which any change alters."""
 
     digest: bytes
     state: Hashable = None
@@ -41,10 +37,7 @@ class Identity(NamedTuple):
 
 
 def checkpoint_identity(folder: Path) -> Identity:
-    """Identify a checkpoint by the content of its files; a copy elsewhere has the same digest.
-
-    A process reads the files once, and again when their sizes or times change.
-    """
+    """Identify a checkpoint by its files' content, read again when their sizes or times change."""
     state = fingerprint(folder)
     if state in _DIGESTS:
         return Identity(_DIGESTS[state], state)

@@ -23,10 +23,7 @@ _HEAD = re.compile(r"(pre_)?classif|score\.|logits_proj\.")  # beginnings of nam
 
 
 def holds_classifier(folder: Path) -> bool:
-    """Return whether a checkpoint is a classifier, by its class or the task of a PEFT adapter.
-
-    Without a task, the weights of the adapter decide.
-    """
+    """Whether a checkpoint is a classifier, by its class, or an adapter's task or else weights."""
     adapter, base = read_adapter(folder), base_folder(folder)
     if adapter is not None and base is not None:
         task = adapter.get("task_type")
@@ -57,10 +54,7 @@ def check_unnamed_head(folder: Path) -> None:
 
 
 def check_task(folder: Path, weights: Path) -> None:
-    """Raise ValueError if the last layer of a checkpoint is for another task than classification.
-
-    Its weights can have the names and shapes of a classifier of texts.
-    """
+    """Raise ValueError if the last layer, whatever its names and shapes, is for another task."""
     if (task := (read_adapter(folder) or {}).get("task_type")) in ("TOKEN_CLS", "QUESTION_ANS"):
         raise ValueError(
             f"model={str(folder)!r} is a PEFT adapter for {task}, which does not classify texts: "

@@ -47,10 +47,7 @@ def use_options(code: bool) -> dict[str, Any]:
 
 
 def use_code(folder: Path, kind: str) -> None:
-    """Register the class of a checkpoint's own code with transformers, as the files have it now.
-
-    transformers registers the first one for a class of configurations, and never reads it again.
-    """
+    """Register a checkpoint's own class with transformers, which would keep the first one."""
     import transformers
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 

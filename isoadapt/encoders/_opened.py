@@ -74,10 +74,7 @@ class Opened:
 
     @property
     def equal_lengths(self) -> bool:
-        """Whether the texts of a batch must have one length, because padding changes vectors.
-
-        The first call for a model and a pooling costs two forward passes of short texts.
-        """
+        """Whether the texts of a batch must have one length, because padding changes vectors."""
         backbone, pooling = self.backbone, self.pooling
         own, tokenizers = backbone.model.config.pad_token_id, backbone.tokenizer.pad_token_id
         unlike = pooling.begins_with_head_input if own is None else own != tokenizers

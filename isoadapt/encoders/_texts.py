@@ -51,12 +51,7 @@ class Texts:
 
 
 def as_texts(X: Any) -> Texts:
-    """Read texts or pairs of texts from a container.
-
-    Texts are a list, tuple, array of shape (n,) or (n, 1), Series or pyarrow column of str. Pairs
-    are a list of 2-tuples or an array of shape (n, 2). A DataFrame or pyarrow table has one or two
-    columns. Anything else raises TypeError, and no texts or invalid Unicode raise ValueError.
-    """
+    """Read texts or pairs; raise TypeError for others, ValueError for none or invalid Unicode."""
     rows = _rows(X)
     if not rows:
         raise ValueError("X has no texts; pass at least one")

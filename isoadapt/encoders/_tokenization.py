@@ -60,12 +60,7 @@ class Tokens:
 
 
 def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> Tokens:
-    """Tokenise all texts at once into all inputs that a model accepts, at least one token each.
-
-    A text without tokens becomes the tokenizer's first special token. Padding on the left would
-    shift learned positions, which are counted from the left, so that it is on the right for such a
-    model, whatever the tokenizer's side.
-    """
+    """Tokenise all texts at once into all inputs that a model accepts, at least one token each."""
     tokenizer = backbone.tokenizer
     filler = {"input_ids": _filler(tokenizer), "token_type_ids": 0}
     columns: Columns = {name: [] for name in filler if name in backbone.inputs}
@@ -86,6 +81,7 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
     fillers = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     padding = {"input_ids": next(i for i in fillers if i is not None)}
     padding["token_type_ids"] = tokenizer.pad_token_type_id
+    # Padding on the left would shift learned positions, which are counted from the left.
     left = tokenizer.padding_side == "left" and backbone.limit is None
     return Tokens(order, counts[order], ends[order], flat, padding, left)
 
@@ -102,10 +98,7 @@ def stand_in(tokenizer: Any, text: str = "") -> str:
 
 
 def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[Tokens, None, None]:
-    """Yield the tokens of blocks of 2,048 texts, long texts first, numbered as in `texts`.
-
-    A thread tokenises the next block while the current one is processed.
-    """
+    """Yield tokens of blocks, long texts first, numbered as in `texts`; a thread is one ahead."""
     longest_first = np.argsort(-texts.lengths(), kind="stable")
 
     def read_rows(rows: NDArray[np.int64]) -> Tokens:
@@ -125,11 +118,8 @@ def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[
 def encoded_parts(
     tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
 ) -> Iterator[Columns]:
-    """Tokenise a few texts at a time, and yield lists of token ids and other inputs, by name.
-
-    They are the same as from one call for all texts. Of a text that is much longer than
-    `max_length`, only the beginning is read, if it surely has all tokens that are kept.
-    """
+    """Tokenise a few texts at a time, as one call would, and yield lists of inputs, by name."""
+    # Of a much longer text only the beginning is read, if it surely has all tokens that are kept.
     cut = texts.second is None and tokenizer.is_fast and tokenizer.truncation_side == "right"
     size = 512 + 32 * max_length if cut and max_length is not None else sys.maxsize
     for start in range(0, len(texts), _PART):
@@ -179,10 +169,7 @@ def _encode(
 
 
 def _kept(origin: list[int | None], max_length: int, left: bool) -> list[int]:
-    """Return the places of the tokens that are kept, if the longer text is truncated first.
-
-    `origin` gives for each token its text, 0 or 1, or None for special tokens.
-    """
+    """Places of the tokens kept if the longer text, 0 or 1, is truncated first; None is special."""
     kept, *sides = ([i for i, each in enumerate(origin) if each == of] for of in (None, 0, 1))
     first, second = map(len, sides)
     room = max(0, max_length - len(kept))

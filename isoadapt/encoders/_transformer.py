@@ -211,14 +211,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
 
     @own_state(models=True)
     def open(self) -> Opened:
-        """Check the parameters, and load the model if it is not loaded yet.
+        """Check the parameters, and return the loaded model with tokenizer, pooling and head.
 
-        Returns
-        -------
-        Opened
-            The loaded model with its tokenizer, pooling, width, maximum length and head. It does
-            not follow later changes of the parameters. If only sentence-transformers can compute
-            the model, it has no parts such as a tokenizer, and raises ValueError for them.
+        The result does not follow later changes of the parameters. If only sentence-transformers
+        can compute the model, it has no parts such as a tokenizer, and raises ValueError for them.
         """
         self._validate_params()
         source = self._source()
@@ -250,15 +246,10 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         return Identity(b"").with_settings(id(source), *settings)
 
     def head(self, y: ArrayLike | None = None) -> LinearHead | None:
-        """Return the classifier head of the checkpoint in float64.
+        """Return the classifier head in float64, or None if the first columns are not its input.
 
-        It is None if the first columns of the vectors are not its input.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,), default=None
-            Labels that the head will be used with, see
-            :func:`~isoadapt.encoders.load_checkpoint`.
+        `y` (n_samples,) are labels that it will be used with, see
+        :func:`~isoadapt.encoders.load_checkpoint`.
         """
         return self.open().head(y)
 

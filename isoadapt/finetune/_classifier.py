@@ -201,15 +201,9 @@ def finetune_text_classifier(
     >>> from isoadapt.datasets import make_acceptability
     >>> from isoadapt.finetune import finetune_text_classifier
     >>> corpus = make_acceptability()
-    >>> finetune_text_classifier(
-    ...     "sentence-transformers/all-MiniLM-L6-v2",
-    ...     corpus.train_texts,
-    ...     corpus.train_labels,
-    ...     "acceptability-minilm",
-    ...     lr=1e-4,
-    ...     random_state=0,
-    ... )  # doctest: +SKIP
-    PosixPath('.../acceptability-minilm')
+    >>> data = corpus.train_texts, corpus.train_labels
+    >>> finetune_text_classifier("my-base", *data, "my-model", random_state=0)  # doctest: +SKIP
+    PosixPath('.../my-model')
     """
     import_optional("accelerate", feature="finetune_text_classifier", extra="finetune")
     from isoadapt.finetune._training import train_classifier, training_arguments

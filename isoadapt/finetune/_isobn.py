@@ -84,30 +84,13 @@ class IsoBNLayer(nn.Module):
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale rows; in training mode, update the moving average with them first.
-
-        Parameters
-        ----------
-        x : Tensor of shape (..., n_features)
-            Rows to scale.
-
-        Returns
-        -------
-        Tensor of shape (..., n_features)
-            The scaled rows, with the dtype of `x`.
-        """
+        """Scale rows (..., n_features) in their dtype; in training, update the average first."""
         if self.training:
             self._track(x.detach().reshape(-1, self.n_features))
         return (x * self.scale()).to(x.dtype)
 
     def scale(self) -> Tensor:
-        """Compute the scale of each feature from the moving average.
-
-        Returns
-        -------
-        Tensor of shape (n_features,)
-            The scale; ones before the first training step.
-        """
+        """Compute the scale (n_features,) from the moving average, at first 1."""
         return torch.where(self.n_steps > 0, isobn_scale(self.cov, self.beta, self.eps), 1.0)
 
     def __repr__(self) -> str:

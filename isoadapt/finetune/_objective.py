@@ -270,12 +270,7 @@ class Objective(nn.Module):
 
 @torch.no_grad()
 def divides_by_count(loss: Callable[[Any], Tensor], model: nn.Module, n_items: Any) -> bool | None:
-    """Compare the loss of a batch for `n_items` and for twice that label count.
-
-    `loss` maps a label count to the loss, averaged over all processes. The result is None if the
-    loss is zero or not finite. The signature of a model is not enough to decide: many models
-    accept the count and ignore it.
-    """
+    """Whether `loss(count)` depends on the label count; None if it is zero or not finite."""
     training = model.training
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     with torch.random.fork_rng(devices=devices):

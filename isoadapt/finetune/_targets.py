@@ -30,10 +30,7 @@ class Targets:
     given: NDArray[Any] | None = None  # what stood for each class, if each text has one
 
     def configure(self, config: Any) -> None:
-        """Replace the description of the labels in the configuration of a model.
-
-        If the names are all those of its classes, or their ids, these keep their outputs.
-        """
+        """Describe the labels in a configuration; if they are its classes, these keep their ids."""
         names = list(self.classes or ("LABEL_0",))
         known = class_labels(config, len(names), names)
         names = known if {*known} == {*names} else names
@@ -155,7 +152,10 @@ def read_items(values: Any) -> Any:
         values = [values[i] for i in range(len(values))]
     values = as_array(values)
     if isinstance(values, list | tuple):
-        return [item.item() if _is_number(item) else item for item in values]
+        return [
+            item.item() if isinstance(item, Tensor) and item.numel() == 1 else item
+            for item in values
+        ]
     return values
 
 
@@ -168,7 +168,3 @@ def check_has_no_columns(texts: Any) -> None:
             f"texts holds rows with the columns {', '.join(map(repr, first))}, but it must hold "
             f"only texts: pass [row[{column!r}] for row in texts], or pairs of two columns"
         )
-
-
-def _is_number(item: Any) -> bool:
-    return isinstance(item, Tensor) and item.numel() == 1

@@ -95,11 +95,6 @@ class IsotropyTrainer(Trainer):
     restored but taken from the new trainer. For streams, and after the first epoch for batches
     grouped by length, the Trainer itself resumes with another order of the rows.
 
-    "anchor" encodes the training rows once, when ``train`` begins. Their vectors, 4·d bytes for
-    each text, are kept on the device and in the checkpoints, so a resumed run has those of the
-    model from before the training. A text is recognised by its tokens; a data collator that
-    changes them, as for masked language models, raises a ValueError.
-
     Persistent entropy is computed per class if each text has one integer label, otherwise over all
     points. A class counts only in batches with at least five of its texts.
 
@@ -107,16 +102,8 @@ class IsotropyTrainer(Trainer):
     averaged. Two batches of eight texts are therefore not equivalent to one batch of sixteen. To
     use another task loss, pass ``compute_loss_func``. A subclass that overrides ``compute_loss``
     must call ``super().compute_loss``, otherwise no penalty is added, and the first step gives a
-    warning. To search over `lam`, create one trainer for each value.
-
-    With gradient accumulation or several processes, the task loss equals that of the Trainer for
-    models that divide their loss by the number of labels of the whole step
-    (``num_items_in_batch``), as most causal language models do. Many models accept that number but
-    ignore it, such as XLNet and the classifiers and masked language model of BERT. For these, the
-    task loss is the mean over the parts of a step, whereas the Trainer of transformers 5 takes the
-    sum over the parts, so that gradients grow with their number (transformers issue 37766). To
-    distinguish the two kinds of model, the loss of the first batch is evaluated two more times
-    without gradient. If that loss is zero or not finite, the next batch is used.
+    warning. To search over `lam`, create one trainer for each value. :doc:`/guide/finetuning` says
+    where the task loss differs from that of the Trainer.
 
     References
     ----------
@@ -126,16 +113,8 @@ class IsotropyTrainer(Trainer):
     Examples
     --------
     >>> from isoadapt.finetune import IsotropyTrainer
-    >>> from isoadapt.losses import IsoScoreLoss
-    >>> trainer = IsotropyTrainer(
-    ...     model=model,
-    ...     args=args,
-    ...     train_dataset=dataset,
-    ...     processing_class=tokenizer,
-    ...     penalty=IsoScoreLoss(zeta=0.2, form="linear"),
-    ...     lam=1.0,
-    ...     where="all",
-    ... )  # doctest: +SKIP
+    >>> data = {"train_dataset": dataset, "processing_class": tokenizer}  # doctest: +SKIP
+    >>> trainer = IsotropyTrainer(model, args, **data, penalty="istar", lam=1.0)  # doctest: +SKIP
     >>> trainer.train()  # doctest: +SKIP
     """
 
@@ -174,46 +153,14 @@ class IsotropyTrainer(Trainer):
         self.add_callback(_Watcher(self))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train from the start, or resume from a checkpoint.
-
-        Parameters
-        ----------
-        resume_from_checkpoint : str or bool, default=None
-            Path of the checkpoint to resume from, or True for the last one in ``args.output_dir``.
-        *args : object
-            Positional arguments of ``Trainer.train``.
-        **kwargs : object
-            Keyword arguments of ``Trainer.train``.
-
-        Returns
-        -------
-        TrainOutput
-            The result of ``Trainer.train``.
-        """
+        """Train from the start, or resume, with the arguments and result of ``Trainer.train``."""
         self._reset_objective()
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Compute the joint loss in training mode and the task loss in evaluation mode.
-
-        Parameters
-        ----------
-        model : Module
-            The model, possibly wrapped for distributed training.
-        inputs : dict
-            A batch.
-        return_outputs : bool, default=False
-            Whether to return the outputs of the model as well.
-        num_items_in_batch : int or Tensor, default=None
-            Number of labels of the whole step, as the Trainer passes it.
-
-        Returns
-        -------
-        Tensor of shape () or tuple
-            The loss, or a tuple of the loss and the outputs.
-        """
+        """Compute the joint loss () in training, the task loss in evaluation, as a Trainer does."""
         self._detect_loss_scaling(model, inputs, num_items_in_batch)
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -232,18 +179,10 @@ class IsotropyTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def figures(self, points: Tensor) -> dict[str, float]:
-        """Compute the figures that describe a batch in the log; override it to log others.
+        """Compute the figures by name of points (n, d) for the log; override it to log others.
 
-        Parameters
-        ----------
-        points : Tensor of shape (n, d)
-            The points, without gradient.
-
-        Returns
-        -------
-        dict of str to float
-            Figures by name. Figures that are undefined are left out, as for equal points or fewer
-            than two. The result is empty if a point is not finite.
+        Figures that are undefined are left out, as for equal points or fewer than two. The result
+        is empty if a point is not finite.
         """
         if min(points.shape) < 2 or not bool(points.isfinite().all()):
             return {}
@@ -257,15 +196,7 @@ class IsotropyTrainer(Trainer):
         return {name: float(value) for name, value in found.items() if value.isfinite()}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log; the log of a training step also gets the losses and figures of the embeddings.
-
-        Parameters
-        ----------
-        logs : dict of str to float
-            Values from the Trainer.
-        start_time : float, default=None
-            Time at which training started, as the Trainer passes it.
-        """
+        """Log; the log of a training step also gets the losses and figures of the embeddings."""
         if "loss" in logs and self._losses:
             means = self.accelerator.reduce(torch.stack(self._losses).mean(0), reduction="mean")
             self._losses = []

@@ -25,11 +25,7 @@ def train_classifier(
     show_progress: bool,
     **options: Any,
 ) -> None:
-    """Train a float32 classifier in place on rows of token lists and ``labels``.
-
-    `options` are other arguments of the IsotropyTrainer: the penalty and the task loss.
-    A FloatingPointError is raised if the loss is not finite in an epoch or after the last one.
-    """
+    """Train in place on rows of tokens and labels; FloatingPointError if a loss is not finite."""
     trainer = IsotropyTrainer(
         model=network,
         args=arguments,

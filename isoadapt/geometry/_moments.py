@@ -108,15 +108,7 @@ class Moments:
     def merge(self, other: Moments) -> Self:
         """Add the rows that another instance has seen, and return this one.
 
-        Parameters
-        ----------
-        other : Moments
-            Moments of rows with the same number of features. It is not changed.
-
-        Raises
-        ------
-        ValueError
-            If the numbers of features differ.
+        ValueError is raised if the numbers of features differ. The other one is not changed.
         """
         if self.count and other.count and len(self.mean) != len(other.mean):
             raise ValueError(
@@ -127,17 +119,9 @@ class Moments:
         return self
 
     def covariance(self, ddof: float = 1.0) -> Tensor:
-        """Return the covariance of the rows seen so far, ``scatter / (count - ddof)``.
+        """Return the covariance ``scatter / (count - ddof)`` of the rows seen so far.
 
-        Parameters
-        ----------
-        ddof : float, default=1.0
-            Number subtracted from `count` in the denominator.
-
-        Raises
-        ------
-        ValueError
-            If `count` is not larger than `ddof`.
+        ValueError is raised if `count` is not larger than `ddof`.
         """
         if self.count <= ddof:
             raise ValueError(
@@ -148,51 +132,29 @@ class Moments:
     def mapped(self, matrix: Tensor | NDArray[Any], offset: Tensor | NDArray[Any]) -> Moments:
         """Return the moments of the rows after the affine map x -> Ax + c.
 
-        Parameters
-        ----------
-        matrix : Tensor or ndarray of shape (n_features_out, n_features)
-            Matrix A.
-        offset : Tensor or ndarray of shape (n_features_out,)
-            Offset c.
-
-        Returns
-        -------
-        Moments
-            A new instance, whose `third` and `fourth` are None, because they cannot be computed.
-            For the bias-corrected IsoScore, map the rows and pass them to :meth:`update`.
+        The matrix A has shape (n_features_out, n_features), and the offset c (n_features_out,).
+        `third` and `fourth` of the new instance are None, because they cannot be computed. For the
+        bias-corrected IsoScore, map the rows and pass them to :meth:`update`.
         """
         matrix = torch.as_tensor(matrix).to(self.mean)
         mean = matrix @ self.mean + torch.as_tensor(offset).to(self.mean)
         return self._of(self.count, mean, matrix @ self.scatter @ matrix.T)
 
     def second_moment(self) -> Tensor:
-        """Return the mean outer product of the rows, ``scatter / count + mean meanᵀ``.
-
-        Raises
-        ------
-        ValueError
-            If no row has been seen.
-        """
+        """Return ``scatter / count + mean meanᵀ``; ValueError is raised if no row has been seen."""
         return self.covariance(ddof=0) + torch.outer(self.mean, self.mean)
 
     def to_arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Return the state as NumPy arrays.
+        """Return ``count``, ``mean``, ``scatter`` and, if known, ``third`` and ``fourth``.
 
-        They are copies of ``count`` (0-dimensional), ``mean``, ``scatter`` and, unless they are
-        None, ``third`` and ``fourth`` (0-dimensional), by these names.
+        They are copies as NumPy arrays, by these names; ``count`` and ``fourth`` are 0-dimensional.
         """
         arrays = [tensor.numpy(force=True).copy() for tensor in self._tensors()]
         return {"count": np.array(self.count), **dict(zip(_TENSORS, arrays, strict=False))}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[np.float64]]) -> Moments:
-        """Make an instance on the CPU from the arrays that :meth:`to_arrays` returned.
-
-        Parameters
-        ----------
-        arrays : dict of str to ndarray
-            ``count``, ``mean``, ``scatter`` and, both or neither, ``third`` and ``fourth``.
-        """
+        """Make an instance on the CPU from the arrays by name that :meth:`to_arrays` returned."""
         known = (arrays[name] for name in _TENSORS if name in arrays)
         tensors = (torch.tensor(array, dtype=torch.float64) for array in known)
         return cls._of(float(arrays["count"]), *tensors)

@@ -48,10 +48,7 @@ def _eager(backbone: Backbone) -> Backbone:
 def export_graph(
     opened: Opened, batch: dict[str, Tensor], after: nn.Module, outputs: Sequence[str]
 ) -> bytes:
-    """Export a graph for batches of any shape; `batch` is an example.
-
-    `after` computes the outputs from the vectors.
-    """
+    """Export a graph for batches of any shape like `batch`; `after` maps vectors to outputs."""
     shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     model = opened.backbone.model
     try:

@@ -81,8 +81,8 @@ def merge_into_checkpoint(
     Notes
     -----
     The head of a decoder such as GPT-2 has no bias. Only adapters that do not need a bias can be
-    merged into it, such as :class:`~isoadapt.IsoBN` without a head of its own. If its tokenizer has
-    no token for an empty text, write the special one that `stand_in` in ``reference.json`` names.
+    merged into it, such as :class:`~isoadapt.IsoBN` without a head of its own. For an empty text
+    and a tokenizer without a token for it, see :doc:`/guide/sentence_transformers`.
 
     The copy computes WAh in single precision, adapters in double precision. If an adapter amplifies
     directions of low variance, as whitening without shrinkage does, logits can therefore differ by

@@ -106,11 +106,8 @@ class Reference(NamedTuple):
 
 
 def rounding_limit(map_: Affine, vectors: Floats) -> float:
-    """Return the relative difference of mapped vectors that rounding gives.
-
-    A map increases relative differences of random direction by a factor, the largest over vectors
-    (n, d).
-    """
+    """Return the relative difference of mapped vectors (n, d) that rounding gives."""
+    # By how much, at most, the map increases relative differences of random direction.
     sizes, mapped = (np.linalg.norm(rows, axis=1) for rows in (vectors, map_(vectors)))
     mean_gain = np.linalg.norm(map_.matrix) / np.sqrt(map_.matrix.shape[1])
     amplification = float((mean_gain * sizes / np.maximum(mapped, 1e-300)).max())

@@ -102,10 +102,8 @@ def to_sentence_transformer(
 
     Notes
     -----
-    The classifier stays as it is if the adapter was fitted to other vectors than its input, such as
-    mean-pooled states, if there is no head, or if the adapter preserves its logits, as
-    :class:`~isoadapt.LogitPreservingWhitening` on the head of the checkpoint does. Otherwise it
-    gets the weights WA and the bias Wc + b, as in
+    The classifier stays as it is, unless the adapter's head reads its input and the adapter changes
+    its logits. Then the adapter is merged into it, as by
     :func:`~isoadapt.interop.merge_into_checkpoint`.
 
     The folder is written in float32. If `model_folder` was saved in half precision, transformers
@@ -115,9 +113,8 @@ def to_sentence_transformer(
     ``truncation=True`` reads the same tokens. A decoder whose tokenizer has no padding token gets
     one, because batches need it.
 
-    Tokenizers such as GPT-2's have no token for an empty text. The encoder reads a special one
-    instead, and so does the SentenceTransformer, from version 5.4 of the library on. For the
-    classifier, write the text of this token, which the card names.
+    For an empty text and a tokenizer that has no token for it, see
+    :doc:`/guide/sentence_transformers`.
 
     Examples
     --------

@@ -38,10 +38,7 @@ _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set
 def write_checkpoint(
     target: Path, served: Served, network: Any, changes: dict[str, Any], *, sentence: bool = False
 ) -> bool:
-    """Write a network, its tokenizer with changes, and its code; return whether code may run.
-
-    If wanted, the files of sentence-transformers are copied too.
-    """
+    """Write network, changed tokenizer and code, and return whether the code may run."""
     source, tokenizer = cast(Path, served.folder), served.opened.backbone.tokenizer
     folders = (transformer_folder(base_folder(source) or source), tokenizer_folder(source))
     own = set(tokenizer.vocab_files_names.values())  # may include rarer names

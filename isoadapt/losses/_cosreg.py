@@ -32,20 +32,10 @@ class CosRegLoss(nn.Module):
     """
 
     def forward(self, Z: Tensor) -> Tensor:
-        """Compute one penalty (...) for each member, in O(n d) without forming all pairs.
+        """Compute one penalty (...) in [-1, 1] of points Z (..., n, d), in O(n d).
 
-        It is in [-1, 1], and 0 for a single row.
-
-        Parameters
-        ----------
-        Z : Tensor of shape (..., n, d)
-            Points. A zero row has cosine 0 with every other row. Half precision is computed in
-            float32.
-
-        Raises
-        ------
-        ValueError
-            If Z has fewer than two dimensions.
+        A zero row has cosine 0 with every other row, and a single row gives 0. Half precision is
+        computed in float32. ValueError is raised if Z has fewer than two dimensions.
         """
         check_points(Z)
         with torch.autocast(Z.device.type, enabled=False):

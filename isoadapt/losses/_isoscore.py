@@ -87,23 +87,12 @@ class IsoScoreLoss(nn.Module):
         return f"{type(self).__name__}({shown})"
 
     def forward(self, Z: Tensor, prior_cov: Tensor | FactoredCovariance | None = None) -> Tensor:
-        """Compute one penalty (...) for each member.
+        """Compute one penalty (...) of points Z (..., n, d).
 
         It is NaN where points are not finite, or so large that squares of their covariance
-        overflow.
-
-        Parameters
-        ----------
-        Z : Tensor of shape (..., n, d)
-            Points.
-        prior_cov : Tensor of shape (d, d) or (..., d, d), default=None
-            Shrinkage covariance Σ_S; None is the identity. The adapters pass a factor of Σ_S,
-            which costs less if it is trained.
-
-        Raises
-        ------
-        ValueError
-            If Z has fewer than two dimensions.
+        overflow. `prior_cov` (d, d) or (..., d, d) is the shrinkage covariance Σ_S, None the
+        identity. The adapters pass a factor of Σ_S, which costs less if it is trained. ValueError
+        is raised if Z has fewer than two dimensions.
         """
         check_points(Z)
         n, d = Z.shape[-2:]

@@ -80,21 +80,10 @@ class JointLoss(nn.Module):
         self._step = 0  # n_steps on the host, so that reading it does not synchronise the device
 
     def forward(self, task_loss: Tensor, penalty: Tensor) -> Tensor:
-        """Combine the two losses of each member to one.
+        """Combine the task loss and the penalty (...) of each member to one loss (...).
 
-        Parameters
-        ----------
-        task_loss : Tensor of shape (...)
-            One loss for each member.
-        penalty : Tensor of shape (...)
-            One penalty for each member.
-
-        Raises
-        ------
-        TypeError
-            If one of the losses is not a floating-point tensor.
-        ValueError
-            If the losses differ in shape, for example if the penalty was not reduced to a scalar.
+        TypeError is raised if one of them is not a floating-point tensor, and ValueError if they
+        differ in shape, for example if the penalty was not reduced to a scalar.
         """
         _check_losses(task_loss, penalty)
         weight = self.weight.to(penalty.dtype)

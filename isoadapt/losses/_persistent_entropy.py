@@ -72,20 +72,12 @@ class PersistentEntropyLoss(nn.Module):
         return f"{type(self).__name__}(bars={self.bars!r})"
 
     def forward(self, Z: Tensor, labels: Tensor | NDArray[Any] | None = None) -> Tensor:
-        """Compute one penalty (...) for each member; NaN where its points are not finite.
+        """Compute one penalty (...) of points Z (..., n, d); NaN where they are not finite.
 
-        Parameters
-        ----------
-        Z : Tensor of shape (..., n, d)
-            Points. Half precision is computed in float32.
-        labels : Tensor or ndarray of shape (n,), default=None
-            Class of each point as an integer, the same for all members. With None, and for
-            regression targets, which are not classes, all points form one class.
-
-        Raises
-        ------
-        ValueError
-            If Z has fewer than two dimensions, or `labels` does not hold n integers.
+        `labels` (n,) are the class of each point as an integer, the same for all members. With
+        None, and for regression targets, which are not classes, all points form one class. Half
+        precision is computed in float32. ValueError is raised for other labels, or fewer than two
+        dimensions.
         """
         check_points(Z)
         *members, n, d = Z.shape
@@ -107,7 +99,8 @@ class PersistentEntropyLoss(nn.Module):
             points = Z.reshape(-1, d)
             differences = points.index_select(0, first) - points.index_select(0, second)
             lengths = torch.linalg.vector_norm(differences, dim=1)
-            terms = p_log_p(_shares(lengths, group, len(edges)))
+            totals = lengths.new_zeros(len(edges)).index_add(0, group, lengths)
+            terms = p_log_p(lengths / totals.index_select(0, group))
             losses = terms.new_zeros(len(clouds)).index_add(0, member, terms)
         return losses.reshape(members)
 
@@ -137,9 +130,3 @@ def _classes(labels: Tensor | NDArray[Any] | None, n: int) -> list[Indices]:
             f"for each of the {n} rows is needed; for regression targets pass None"
         )
     return [np.flatnonzero(values == label) for label in np.unique(values)]
-
-
-def _shares(lengths: Tensor, group: Tensor, n_groups: int) -> Tensor:
-    """Divide each length by the sum of its group."""
-    totals = lengths.new_zeros(n_groups).index_add(0, group, lengths)
-    return lengths / totals.index_select(0, group)

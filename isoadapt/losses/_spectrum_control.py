@@ -88,17 +88,9 @@ class SpectrumControlLoss(nn.Module):
         return f"{type(self).__name__}({shown})"
 
     def forward(self, Z: Tensor) -> Tensor:
-        """Compute one penalty (...) for each member; NaN where its points are not finite.
+        """Compute one penalty (...) of points or a weight matrix Z (..., n, d); NaN if not finite.
 
-        Parameters
-        ----------
-        Z : Tensor of shape (..., n, d)
-            Points, or a weight matrix. Half precision is computed in float32.
-
-        Raises
-        ------
-        ValueError
-            If Z has fewer than two dimensions.
+        Half precision is computed in float32. ValueError is raised for fewer than two dimensions.
         """
         check_points(Z)
         with torch.autocast(Z.device.type, enabled=False):

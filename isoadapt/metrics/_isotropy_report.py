@@ -118,38 +118,22 @@ class IsotropyReport:
         return plain
 
     def plot(self, *, ax: Any = None) -> Any:
-        """Plot the figures that are at most 1 beside the reference values; return the axes.
+        """Plot the figures that are at most 1 beside the references; return the matplotlib Axes.
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. None makes a new figure with pyplot.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        ValueError
-            If `ax` is not a matplotlib Axes.
+        `ax` are Axes to draw on; None makes a new figure. ImportError is raised if matplotlib is
+        not installed, and ValueError if `ax` is anything else.
         """
         from isoadapt.report._isotropy_bars import draw_bars
 
         return draw_bars(self, ax)
 
     def verdict(self, head: bool | None = None) -> str:
-        """Say how anisotropic the embeddings are, and what to do next.
+        """Say how anisotropic the embeddings are, and on a second line what to do next.
 
-        Parameters
-        ----------
-        head : bool, default=None
-            Whether a linear classifier reads the embeddings. None means that this is not known.
-
-        Returns
-        -------
-        str
-            Two lines: the verdict, and the next step. Embeddings are collapsed, partly collapsed,
-            not collapsed or isotropic, by the share of the variance in the first direction and by
-            the corrected IsoScore; or there are too few different rows to tell.
+        They are collapsed, partly collapsed, not collapsed or isotropic, by the share of the
+        variance in the first direction and by the corrected IsoScore; or there are too few
+        different rows to tell. `head` says whether a linear classifier reads them; None means that
+        this is not known.
         """
         return verdict(self, head)
 

@@ -1,7 +1,5 @@
 """What an IsotropyReport prints: the verdict, and a table beside references."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

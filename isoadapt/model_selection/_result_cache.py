@@ -1,7 +1,5 @@
 """Results of fits in files, named by the content of everything that they depend on."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from inspect import getsource
@@ -28,10 +26,7 @@ class ResultCache:
         self.key = self._hash((__version__, problem), name)
 
     def file(self, kind: Any, value: Any, name: str) -> Path | None:
-        """Return the file of a kind of result that depends on `value`, which `name` describes.
-
-        Return None, with a warning, if the code that it depends on is not found.
-        """
+        """File of a result that depends on `value`; None, with a warning, if code is not found."""
         key = self._hash(value, name)
         if self.key is None or key is None:
             return None

@@ -74,28 +74,12 @@ class AnisotropyProfile(Display):
 
     @classmethod
     def from_trainer(cls, trainer: Any, *, ax: Any = None) -> Self:
-        """Plot what a trainer has logged so far.
-
-        Parameters
-        ----------
-        trainer : IsotropyTrainer
-            Trainer that has been trained.
-        ax : two matplotlib Axes, default=None
-            Axes to draw on, as for :meth:`plot`.
-        """
+        """Plot the log of an IsotropyTrainer that was trained, with `ax` as for :meth:`plot`."""
         return cls(trainer.state.log_history).plot(ax=ax)
 
     @classmethod
     def from_checkpoint(cls, folder: str | os.PathLike[str], *, ax: Any = None) -> Self:
-        """Plot what a trainer had logged when it wrote a checkpoint.
-
-        Parameters
-        ----------
-        folder : str or path-like
-            One of the trainer's ``checkpoint-…`` folders, with a file ``trainer_state.json``.
-        ax : two matplotlib Axes, default=None
-            Axes to draw on, as for :meth:`plot`.
-        """
+        """Plot the log in a ``checkpoint-…`` folder of a trainer, with `ax` as for :meth:`plot`."""
         state = Path(folder).expanduser() / "trainer_state.json"
         return cls(json.loads(state.read_text("utf-8"))["log_history"]).plot(ax=ax)
 

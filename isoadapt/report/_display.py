@@ -30,24 +30,9 @@ class Display:
     _stacked = False  # whether the panels of a new figure are below each other
 
     def plot(self, *, ax: Any = None) -> Self:
-        """Draw the plot.
+        """Draw the plot on `ax`, one matplotlib Axes for each panel, or on a new figure of pyplot.
 
-        Parameters
-        ----------
-        ax : matplotlib Axes or sequence of them, default=None
-            Axes to draw on, one for each panel. None makes a new figure with pyplot.
-
-        Returns
-        -------
-        Self
-            The display itself.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        ValueError
-            If `ax` does not hold one Axes for each panel.
+        ImportError is raised if matplotlib is not installed, ValueError if `ax` is anything else.
         """
         name = type(self).__name__
         self.axes_ = panels(ax, name, self._panels, self._size, stacked=self._stacked)

@@ -79,13 +79,7 @@ class EmbeddingMapDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: ArrayLike, y: Any = None, *, ax: Any = None) -> Self:
-        """Plot embeddings before and after a fitted adapter, with `X` and `y` as for the class.
-
-        Parameters
-        ----------
-        estimator : fitted transformer
-            The adapter, best one that was fitted to other rows.
-        """
+        """Plot embeddings before and after an adapter, best one that was fitted to other rows."""
         return cls.from_embeddings(X, estimator.transform(X), y, ax=ax)
 
     def _draw(self) -> None:

@@ -69,17 +69,11 @@ class SpectrumDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: ArrayLike, *, ax: Any = None) -> Self:
-        """Plot the spectra of embeddings before and after fitted adapters.
+        """Plot the spectra of embeddings X before, as "no adapter", and after fitted adapters.
 
-        Parameters
-        ----------
-        estimator : fitted transformer, or mapping of str to fitted transformer
-            An adapter, or several by their labels. The label of a single one is its class.
-        X : array-like of shape (n_samples, n_features)
-            Embeddings before the adapter, labelled "no adapter", best of rows that it was not
-            fitted to. The spectrum of rows that it was fitted to is flatter.
-        ax : two matplotlib Axes, default=None
-            Axes to draw on, as for :meth:`plot`.
+        `estimator` is an adapter, labelled with its class, or several by their labels. X are best
+        rows that it was not fitted to: the spectrum of others is flatter. `ax` is as for
+        :meth:`plot`.
         """
         if not isinstance(estimator, Mapping):
             estimator = {type(estimator).__name__: estimator}

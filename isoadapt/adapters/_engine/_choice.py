@@ -105,10 +105,7 @@ def make_score(
     weights: NDArray[Any] | None,
     scoring: Any,
 ) -> Score:
-    """Return the metric of the task for outputs of `head` in `units`.
-
-    `targets` are y as class numbers (m,), or values or booleans (m, n_outputs).
-    """
+    """Return the metric of the task for outputs of `head` in `units` and its targets of y."""
     if targets.dtype.kind != "f" and scoring in (None, "accuracy"):
         return Accuracy(targets, weights)
     if targets.dtype.kind == "f" and scoring is None:
@@ -178,13 +175,9 @@ class EpochChoice:
         outputs: NDArray[Any] | None,
         state: Callable[[], dict[str, Tensor]],
     ) -> dict[str, float]:
-        """Score an epoch on the validation rows, keep it if it is chosen, and return its figures.
-
-        `outputs` (m, C) are the head's, and `state` copies the present weights. An epoch whose
-        outputs or, without a head, whose penalty are not finite is worse than all others.
-        """
+        """Score outputs (m, C), or the penalty, of an epoch, and keep its weights if chosen."""
         cost = self.weight * penalty
-        score = -cost if math.isfinite(cost) else -math.inf
+        score = -cost if math.isfinite(cost) else -math.inf  # worse than all others
         if self.score is not None and outputs is not None:
             finite = np.isfinite(outputs).all()
             score = self._task_score(self.score, outputs) if finite else -math.inf

@@ -16,14 +16,10 @@ from isoadapt.adapters._engine._network import Adapted, AdapterNetwork
 from isoadapt.adapters._engine._task import Penalty, Task, member_problems
 from isoadapt.adapters._rows import Batch, Batches
 
+# Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least LARGE_STEP. Smaller
+# ones hardly gain by a second thread, as ``python -m benchmarks --only threads`` measures.
 LARGE_STEP = 1e8
-"""Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.
-
-Smaller ones hardly gain by a second thread, as ``python -m benchmarks --only threads`` measures.
-"""
-
-UPDATE_ROWS = 100
-"""Number of rows whose multiply-adds take as long as AdamW's update of the parameters."""
+UPDATE_ROWS = 100  # whose multiply-adds take as long as AdamW's update of the parameters
 
 
 class OutputRidge(NamedTuple):
@@ -89,11 +85,9 @@ class Alternation(Callback):
 
 
 class AdapterNet(NeuralNet):
-    """The training loop of skorch, with batches from the device and a joint loss as criterion.
+    """The training loop of skorch, with batches from the device and a joint loss as criterion."""
 
-    `epoch_losses` (K,) are the mean joint losses of the last epoch. They are read once at its end,
-    so that no step waits for the device.
-    """
+    epoch_losses: Tensor  # (K,), mean joint losses of the last epoch, which are read at its end
 
     def __init__(
         self,

@@ -68,10 +68,7 @@ class AdapterNetwork(nn.Module):
         return Adapted(points, outputs, reader)
 
     def reader(self) -> tuple[Tensor, Tensor] | None:
-        """Return the affine maps from the inputs to the heads' outputs.
-
-        Their coefficients have shape (K, n_outputs, d) and their offsets (K, 1, n_outputs).
-        """
+        """Maps from inputs to heads' outputs: (K, n_outputs, d), and offsets (K, 1, n_outputs)."""
         if self.coef is None or self.intercept is None:
             return None
         offset = torch.baddbmm(self.intercept, self.bias, self.coef.mT)
@@ -119,10 +116,7 @@ class Rates(NamedTuple):
 
 
 class MemberAdamW(torch.optim.Optimizer):
-    """Fused AdamW over parameters (K, ...), with separate rates for each member.
-
-    `lr`, which a schedule may change, multiplies the learning rates of all members.
-    """
+    """Fused AdamW over parameters (K, ...), with the rates of each member times `lr`."""
 
     def __init__(self, params: Iterable[Tensor], rates: Sequence[Rates], lr: float = 1.0) -> None:
         super().__init__(params, {"lr": lr})

@@ -44,10 +44,7 @@ class Result:
 
 
 def train(tasks: Sequence[Task], tick: Callable[[], Any] = lambda: None) -> list[Result]:
-    """Train tasks of equal settings together, each with the result that it would have alone.
-
-    `tick` is called after each epoch.
-    """
+    """Train tasks of equal settings, each with the result that it would have alone."""
 
     def sizes(number: int) -> tuple[int, int]:
         problem = tasks[number].problem

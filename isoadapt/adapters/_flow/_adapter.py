@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _START_ROWS = 2048  # largest number of rows that initialise the ActNorms
 _MIN_CALIBRATION_ROWS = 32  # fewer rows do not determine the variances of the outputs
-_NOT_OF_FLOWS = {"head_training", "coordinates", "ridge", "lr_schedule", "weight_decay"}
+_AS_OTHERS = ["head", "balance", "smoothing", "batch_size", "max_epochs", "validation_fraction"]
+_AS_OTHERS += ["patience", "scoring", "device", "random_state", "verbose"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -71,29 +72,23 @@ class FlowAdapter(BaseAdapter):
         Weight of the task in the loss, in (0, 1]; requires a head. None: train without labels.
     balance : {"ema", "cumulative"} or None, default="ema"
         How the two losses are balanced with `alpha`; see :class:`~isoadapt.losses.JointLoss`.
-    smoothing : float, default=0.15
-        Smoothing factor of the moving means of "ema", in (0, 1].
+    <smoothing>
     lr : float, default=1e-3
         Learning rate of Adam.
-    batch_size : int, default=128
-        Maximum size of a mini-batch.
-    max_epochs : int, default=15
-        Maximum number of passes over the training rows.
+    <batch_size>
+    <max_epochs>
     validation_fraction : float or None, default=0.3
         Fraction of the rows, in [0, 1), that only choose the epoch, stratified for classifiers with
         `alpha`. Without `alpha`, the last ActNorm and the head are computed from all rows. With 0
         or None, or if a side of the split would have fewer than 4 rows, the flow is trained on all
         rows and the last epoch is kept.
-    patience : int or None, default=10
-        Training stops after this many epochs without a new choice; None never stops early.
+    <patience>
     scoring : str, callable or None, default=None
         Metric of the task with `alpha`, as in scikit-learn; None means accuracy or R².
-    device : str, default="auto"
-        Device for training, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
+    <device>
     random_state : int, RandomState instance or None, default=None
         Controls the split, the permutations, the initial weights, shuffling and the bootstrap.
-    verbose : int, default=0
-        Above 0, a progress bar is shown on a terminal.
+    <verbose>
 
     Attributes
     ----------
@@ -140,11 +135,7 @@ class FlowAdapter(BaseAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **{
-            k: v
-            for k, v in PenalisedAdapter._parameter_constraints.items()
-            if k not in _NOT_OF_FLOWS
-        },
+        **{name: PenalisedAdapter._parameter_constraints[name] for name in _AS_OTHERS},
         "n_blocks": [Interval(Integral, 1, None, closed="left")],
         "hidden": [Interval(Integral, 1, None, closed="left")],
         "coupling": [StrOptions({"additive", "affine"})],
@@ -208,13 +199,7 @@ class FlowAdapter(BaseAdapter):
 
     @own_state()
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Compute the log-likelihood (n_samples,) of each row under the flow, in nats.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-        """
+        """Compute the log-likelihood (n_samples,) of each row under the flow, in nats."""
         rows = self._check_rows(X)
         return map_rows(cast("FlowMap", self.map_).log_likelihood, rows)
 

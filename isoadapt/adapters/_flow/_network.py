@@ -85,10 +85,7 @@ class BlockNetwork(ActNorm):
 
 
 class FlowNetwork(nn.Module):
-    """A flow in training, in float32, of centred and scaled rows; it starts as the identity.
-
-    A frozen head, if there is one, reads the outputs of the flow.
-    """
+    """A float32 flow of centred, scaled rows, at first the identity; a frozen head may read it."""
 
     mean: Floats  # of the embeddings, (d,)
     deviation: Floats

@@ -24,7 +24,7 @@ from isoadapt.model_selection._compare._measure import Measurement, Measurements
 from isoadapt.model_selection._compare._methods import ADAPTER, ComparedMethod, make_methods
 from isoadapt.model_selection._compare._plan import Split, make_plan
 from isoadapt.model_selection._compare._table import make_rows
-from isoadapt.model_selection._compare._uses import Outliers, Use
+from isoadapt.model_selection._compare._uses import Use
 from isoadapt.model_selection._result_cache import (
     ResultCache,
     check_seed,
@@ -105,12 +105,10 @@ def compare_adapters(
         Further uses of the vectors with their data, embedded like X. Several of one kind need
         different names.
     teacher : mapping of str to array-like of shape (n, n_teacher_features), default=None
-        Vectors by another encoder, such as the base model, for
-        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include: of "X" and of all
-        other sets that are given, "X_test", "A", "B", "queries", "documents" and "foreign", which
-        a second use of the same kind has as "NAME.A" and so on. It needs a frozen `head`. X and the
-        other sets may have more columns than the head reads, which only TeacherReadout gets. The
-        row "second pass" is the teacher's own vectors, with a head that is fitted to them.
+        Vectors by another encoder, such as the base model, of all sets that are given, "X",
+        "X_test", "A", "B", "queries", "documents" and "foreign", for
+        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include. It needs a frozen
+        `head`, see :doc:`/guide/comparing`. The sets may have more columns than the head reads.
     n_jobs : int, default=None
         Number of processes. The result does not depend on it, except for the seconds.
     random_state : int, RandomState instance or None, default=None
@@ -141,24 +139,17 @@ def compare_adapters(
 
     Notes
     -----
-    The references are "no adapter" and the controls "head refit only", if the head is frozen, and
-    "same layer, no penalty", the training of a penalised adapter without its penalty. An adapter is
-    credited with a gain only if it is better than no adapter and than each of its controls, at the
-    level 0.05 after Holm's adjustment for all adapters of the use. The reference of "index" is the
-    teacher.
+    An adapter is credited with a gain only if it is better than no adapter and than each of its
+    controls, a refitted head and the same training without a penalty, at the level 0.05 after
+    Holm's adjustment for all adapters of the use. The reference of "index" is the teacher.
 
     In a cross-validation, the task is tested by the corrected resampled t test. All other scores
-    and differences have a t test with the cluster-robust variance of each item's influence on them.
-    Its degrees of freedom are estimated from fourth moments, so that a difference that rests on few
-    items is not taken for certain. If fewer than ten predictions become right or wrong, accuracies
-    are compared by McNemar's exact test. A difference that rests on fewer than 30 changed items is
-    not tested, except for accuracies of rows without groups. Each row counts for "neighbours" as
-    the centre and as a neighbour of others.
-
-    Rows of one group, equal rows, and queries that are equal or have the same relevant documents
-    are one unit. Pairs that share a text or a vector depend on each other, as in Aronow et al.
-    (2015). Near copies are not recognised: pass groups. Tests on pairs, queries and rows are
-    conditional on the fitted adapters, and in a search on the documents.
+    and differences have a t test with the cluster-robust variance of each item's influence on them,
+    whose degrees of freedom are estimated from fourth moments, or accuracies McNemar's exact test
+    if fewer than ten predictions become right or wrong. Rows of one group, equal rows, and queries
+    that are equal or have the same relevant documents are one unit; pairs that share a text depend
+    on each other, as in Aronow et al. (2015). Near copies are not recognised: pass groups.
+    :doc:`/guide/comparing` says which differences are not tested, and what the tests leave out.
 
     References
     ----------
@@ -182,9 +173,10 @@ def compare_adapters(
         check_seed(cache, random_state)
     given = {"groups": groups, "groups_test": groups_test, "uses": uses, "teacher": teacher}
     data, n_fit = make_data(X, y, X_test, y_test, head=head, **given)
-    softmax = data.task == "classify" and data.y.ndim == 1
-    softmax &= any(isinstance(use, Outliers) for use in data.uses)
-    methods = make_methods(adapters, head, data.task, teacher is not None, softmax)
+    of_one_label = data.task == "classify" and data.y.ndim == 1
+    named = dict.fromkeys(use.head_score for use in data.uses if of_one_label)
+    scores = [score for score in named if score is not None]
+    methods = make_methods(adapters, head, data.task, teacher is not None, scores)
     seed = random_state
     if not isinstance(seed, int | np.integer):
         seed = make_random_state(random_state).randint(2**31 - 1000)

@@ -1,7 +1,5 @@
 """The result of a comparison of adapters: its table, its verdict, and how it is shown."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence
@@ -9,13 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
-from isoadapt.model_selection._compare._methods import (
-    CONTROL,
-    HEAD_REFIT,
-    MAX_SOFTMAX,
-    SECOND_PASS,
-)
-from isoadapt.model_selection._compare._uses import phrase_of
+from isoadapt.model_selection._compare._methods import CONTROL, HEAD_REFIT, SECOND_PASS
+from isoadapt.model_selection._compare._uses import HEAD_SCORES, phrase_of
 from isoadapt.model_selection._compare._verdict import best, by_score, is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
@@ -151,15 +144,8 @@ class Comparison:
     def verdict(self, use: str | None = None) -> str:
         """Say in a sentence or two on one line for each use what the tests show.
 
-        Parameters
-        ----------
-        use : str, default=None
-            One of ``uses``. None is all of them, uses with a credited adapter first.
-
-        Raises
-        ------
-        ValueError
-            If the use is unknown, or no data were given for it.
+        `use` is one of ``uses``; None is all of them, those with a credited adapter first.
+        ValueError is raised if it is unknown, or no data were given for it.
         """
         uses = self._ordered_uses() if use is None else [use]
         return "\n".join(sentence(self._rows_of(each)) for each in uses)
@@ -201,7 +187,7 @@ class Comparison:
     def _legend(self) -> str:
         """Say what the rows are that are not adapters."""
         meaning = {HEAD_REFIT: "a new head, the same vectors", SECOND_PASS: "the teacher's vectors"}
-        meaning[MAX_SOFTMAX] = "the head's largest probability"
+        meaning |= {score.name: score.meaning for score in HEAD_SCORES}
         names = dict.fromkeys(row["adapter"] for row in self.rows if row["kind"] == CONTROL)
         listed = [f"{name!r} ({meaning.get(name, 'trained for the task alone')})" for name in names]
         shown = ", ".join(listed) or "none"

@@ -1,7 +1,5 @@
 """The data of a comparison: validation, and the columns of them that a method reads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

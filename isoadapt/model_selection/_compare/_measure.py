@@ -1,12 +1,11 @@
 """Fit a method to some rows, and measure it on other rows and on the data of each use."""
 
-from __future__ import annotations
-
 import math
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,13 @@ from isoadapt.model_selection._compare._data import Data
 from isoadapt.model_selection._compare._methods import (
     ALL_COLUMNS,
     HEAD_COLUMNS,
-    MAX_SOFTMAX,
     TEACHER_COLUMNS,
     ComparedMethod,
     seeded,
 )
 from isoadapt.model_selection._compare._paired_tests import Floats
 from isoadapt.model_selection._compare._plan import Split
-from isoadapt.model_selection._compare._uses import Index, K, Outliers, Transform
+from isoadapt.model_selection._compare._uses import Index, K, Transform
 
 
 @dataclass
@@ -82,9 +80,9 @@ def _measure(method: ComparedMethod, data: Data, split: Split, found: Measuremen
         found.estimator = estimator
     taught = method.columns != HEAD_COLUMNS and getattr(estimator, "space", "teacher") == "teacher"
     uses = data.uses
-    if method.name == MAX_SOFTMAX:
-        uses = [use for use in uses if isinstance(use, Outliers)]
-        transform = transform._replace(score=lambda Z: estimator.predict_proba(Z).max(axis=1))
+    if method.head_score is not None:
+        uses = [use for use in uses if use.head_score == method.head_score]
+        transform = transform._replace(score=partial(method.head_score.function, estimator))
     for use in uses:
         is_due = len(split.test) if use.of_rows else split.final
         if is_due and (taught or not isinstance(use, Index)):

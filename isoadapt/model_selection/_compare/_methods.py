@@ -17,11 +17,11 @@ from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._registry import ADAPTERS, NAMES, VARIANTS, installed_variants
+from isoadapt.model_selection._compare._uses import HeadScore
 
 NO_ADAPTER = "no adapter"
 HEAD_REFIT = "head refit only"
 SECOND_PASS = "second pass"
-MAX_SOFTMAX = "max softmax"  # of a frozen head, for outliers alone
 
 BASELINE, CONTROL, ADAPTER = "baseline", "control", "adapter"
 HEAD_COLUMNS, ALL_COLUMNS, TEACHER_COLUMNS = "head", "all", "teacher"  # what a method reads
@@ -37,10 +37,11 @@ class ComparedMethod:
     kind: str
     controls: tuple[str, ...] = ()
     columns: str = HEAD_COLUMNS  # where there is a teacher
+    head_score: HeadScore | None = None  # by which it is a control, in the uses that name it alone
 
 
 def make_methods(
-    adapters: Any, head: Any, task: str, teacher: bool = False, softmax: bool = False
+    adapters: Any, head: Any, task: str, teacher: bool = False, scores: Iterable[HeadScore] = ()
 ) -> list[ComparedMethod]:
     """The baseline, the controls and the adapters, in this order."""
     found = [ComparedMethod(NO_ADAPTER, _unchanged(head), BASELINE)]
@@ -48,9 +49,9 @@ def make_methods(
     if not needs_fit(head):  # otherwise "no adapter" has a new head already
         found.append(ComparedMethod(HEAD_REFIT, _unchanged(PROBES[task]), CONTROL))
         common = (HEAD_REFIT,)
-        if softmax:
-            found.append(ComparedMethod(MAX_SOFTMAX, _unchanged(head), CONTROL))
-            common += (MAX_SOFTMAX,)
+        for each in scores:
+            found.append(ComparedMethod(each.name, _unchanged(head), CONTROL, head_score=each))
+            common += (each.name,)
     if teacher:
         probe = _unchanged(PROBES[task])
         found.append(ComparedMethod(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))

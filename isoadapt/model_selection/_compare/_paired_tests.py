@@ -1,7 +1,5 @@
 """Tests of scores and of differences by the influence of each item, and p-values of families."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -49,7 +47,7 @@ class Evidence(NamedTuple):
     score: float
     influence: Floats
 
-    def minus(self, other: Evidence) -> Evidence:
+    def minus(self, other: "Evidence") -> "Evidence":
         """Difference of two scores of the same items."""
         return Evidence(self.score - other.score, self.influence - other.influence)
 
@@ -61,10 +59,7 @@ def mean(values: Floats) -> Evidence:
 
 
 def two_means(inside: Floats, outside: Floats) -> Evidence:
-    """AUROC by its placements: how inliers (n,) and outliers (m,) are ranked on average.
-
-    The influences have the variance of DeLong et al. (1988).
-    """
+    """AUROC by placements of inliers (n,) and outliers (m,), with DeLong's variance (1988)."""
     parts = [mean(each) for each in (inside, outside)]
     return Evidence(parts[0].score, np.concatenate([part.influence for part in parts]))
 
@@ -141,13 +136,10 @@ def linked(ends: NDArray[np.int64]) -> tuple[csr_array, NDArray[np.int64]]:
 
 
 def t_effect(estimate: float, error: float, degrees: float) -> Effect:
-    """Interval and p-value of an estimate with a standard error, by the t distribution.
-
-    Items that all change alike give no estimate of the error: the p-value is then 1.
-    """
+    """Interval and p-value of an estimate with a standard error, by the t distribution."""
     half = float(t.ppf(1 - LEVEL / 2, degrees)) * error
     p_value = 2 * float(t.sf(abs(estimate) / max(error, ROUNDING), degrees))
-    if error < ROUNDING or abs(estimate) < ROUNDING:
+    if error < ROUNDING or abs(estimate) < ROUNDING:  # all items change alike
         p_value = 1.0
     return Effect(estimate, estimate - half, estimate + half, p_value)
 

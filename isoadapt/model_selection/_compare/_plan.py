@@ -1,7 +1,5 @@
 """The protocol of a comparison: the rows that it fits to, and those that it judges on."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

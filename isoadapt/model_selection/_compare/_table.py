@@ -1,7 +1,5 @@
 """The table of a comparison: the tests of all methods in each use, and their figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,7 +15,6 @@ from isoadapt.model_selection._compare._measure import Measurements, n_changed
 from isoadapt.model_selection._compare._methods import (
     ADAPTER,
     HEAD_REFIT,
-    MAX_SOFTMAX,
     NO_ADAPTER,
     ComparedMethod,
 )
@@ -48,7 +45,7 @@ def make_rows(
     """One row for each use and method."""
     figures = _figures(measured)
     rows = []
-    for use, tests in _tests(measured, data, plan).items():
+    for use, tests in _tests(methods, measured, data, plan).items():
         own = [_row(use, method, tests) for method in methods if method.name in tests.evidence]
         adapters = [row for row in own if row["kind"] == ADAPTER]
         for column in ("p", "control_p"):
@@ -126,13 +123,15 @@ def _figures(measured: Measurements) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _tests(measured: Measurements, data: Data, plan: Plan) -> dict[str, Tests]:
+def _tests(
+    methods: Sequence[ComparedMethod], every: Measurements, data: Data, plan: Plan
+) -> dict[str, Tests]:
     """Tests of each use for which there are data."""
     splits = [split for split in plan.splits if len(split.test)]
     judged = _JudgedRows(splits)
     y, labels = data.y[judged.rows], data.clusters[judged.rows]
-    rows, every = clusters(labels), measured
-    measured = {name: own for name, own in every.items() if name != MAX_SOFTMAX}
+    rows = clusters(labels)
+    measured = {each.name: every[each.name] for each in methods if each.head_score is None}
     if len(plan.splits) > 1:
         of_task = _by_splits(measured, splits, rows.shape[0])
     else:

@@ -55,11 +55,27 @@ class Transform(NamedTuple):
     train: NDArray[Any]  # before the adapter
     judged: Any = None  # adapted; None if the split has no rows to judge
     y: Any = None  # of the judged rows
-    score: Callable[[Floats], Floats] | None = None  # of adapted rows, smaller for outliers
+    score: Callable[[Floats], Floats] | None = None  # by a HeadScore: smaller for outliers
 
     def __call__(self, rows: NDArray[Any]) -> Floats:
         """Return the adapted vectors (n, d) of rows."""
         return self.function(rows)
+
+
+class HeadScore(NamedTuple):
+    """A score of rows by a frozen classifier, which is a control in the uses that name it."""
+
+    name: str
+    meaning: str  # in the legend of a comparison
+    function: Callable[[Any, Floats], Floats]  # of the fitted estimator and rows
+
+
+def _largest_probability(estimator: Any, rows: Floats) -> Floats:
+    return estimator.predict_proba(rows).max(axis=1)
+
+
+MAX_SOFTMAX = HeadScore("max softmax", "the head's largest probability", _largest_probability)
+HEAD_SCORES = (MAX_SOFTMAX,)
 
 
 class Use(ABC):
@@ -86,6 +102,7 @@ class Use(ABC):
     metric: ClassVar[str]
     highest: ClassVar[float] = 1.0
     of_rows: ClassVar[bool] = False  # whether items are the judged rows of each split and own ones
+    head_score: ClassVar[HeadScore | None] = None  # a control, to which measure() gets the score
     name: str
 
     def check(self) -> Self:
@@ -259,6 +276,7 @@ class Outliers(Use):
     vectors = ("foreign",)
     metric = "AUROC"
     of_rows = True
+    head_score = MAX_SOFTMAX
 
     foreign: Any
     name: str = "outliers"

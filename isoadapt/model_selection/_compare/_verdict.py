@@ -1,7 +1,5 @@
 """Which adapters the tests show to help or to harm, and sentences that say so."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

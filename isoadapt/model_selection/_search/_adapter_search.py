@@ -23,7 +23,12 @@ from tqdm import tqdm
 
 from isoadapt._utils.containers import as_values
 from isoadapt._utils.messages import shows_progress, warn
-from isoadapt._utils.sklearn_private import Interval, _fit_context
+from isoadapt._utils.sklearn_private import (
+    Interval,
+    _fit_context,
+    _insert_error_scores,
+    _warn_or_raise_about_fit_failures,
+)
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._rows import restore_on_failure
 from isoadapt.encoders._kept import encodings_kept
@@ -38,7 +43,6 @@ from isoadapt.model_selection._search._evaluation import (
     Fit,
     FitData,
     Outcome,
-    check_results,
     evaluate,
     has_teacher,
 )
@@ -127,12 +131,10 @@ class AdapterSearchCV(GridSearchCV):
 
     Notes
     -----
-    Candidates that are trained together are completed together, in blocks. A block has all
-    candidates on one or several folds or, if they do not fit in memory, a part of them on one fold.
-    Several processes share the candidates out. A block that is interrupted is lost; finished ones
-    are kept for later calls only with ``cache``. A search that goes on from a folder gives the
-    scores of one that was not interrupted, up to rounding. Warnings of fits that are read from the
-    folder are not repeated, and fits that fail or whose scores are not finite are done again.
+    Candidates that are trained together are completed together, in blocks: all candidates on one or
+    several folds or, if they do not fit in memory, a part of them on one fold. A block that is
+    interrupted is lost. A search that goes on from a folder gives the same scores, up to rounding.
+    It does not repeat warnings, and does fits again that failed or have scores that are not finite.
 
     Examples
     --------
@@ -189,31 +191,13 @@ class AdapterSearchCV(GridSearchCV):
     def fit(self, X: Any, y: ArrayLike | None = None, **params: Any) -> Self:
         """Run the search and fit the best candidate to all rows.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or sequence of str or of pairs
-            Input of the estimator: texts or pairs of texts for an encoder, embeddings for an
-            adapter.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            Labels or values.
-        **params : dict
-            Parameters for the splitter (``groups``), the scorer and the estimator, as for
-            GridSearchCV.
-
-        Returns
-        -------
-        AdapterSearchCV
-            The fitted search.
-
-        Raises
-        ------
-        ValueError
-            If no fit succeeds, or if ``scoring`` is None and the candidates have scores of
-            different metrics, for example accuracy and R².
-        KeyboardInterrupt
-            If the search is interrupted before the first candidate is complete, or while the best
-            one is fitted again. With ``cache``, finished blocks are kept. The search itself is
-            left as it was before the call.
+        X are texts or pairs of texts for an encoder, or embeddings (n_samples, n_features), and y
+        labels or values. `params` are for the splitter (``groups``), the scorer and the estimator,
+        as for GridSearchCV. ValueError is raised if no fit succeeds, or if ``scoring`` is None and
+        the candidates have scores of different metrics, for example accuracy and R².
+        KeyboardInterrupt is raised if the search is interrupted before the first candidate is
+        complete, or while the best one is fitted again. With ``cache``, finished blocks are kept.
+        The search itself is left as it was.
         """
         scorers, metric = self._get_scorers()
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
@@ -248,7 +232,8 @@ class AdapterSearchCV(GridSearchCV):
         taught = any(has_teacher(candidate.rest) for candidate in candidates)
         with encodings_kept() if taught else nullcontext():
             results = self._search(candidates, FitData(X, y, folds, options))
-            check_results(results, self.error_score)
+            _warn_or_raise_about_fit_failures(results, self.error_score)
+            _insert_error_scores(results, self.error_score)
             self.scorer_, self.n_splits_ = getattr(scorers, "_scorers", scorers), len(folds)
             self._set_results(results, metric)
             if self.refit:

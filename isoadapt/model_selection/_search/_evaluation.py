@@ -20,10 +20,8 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.sklearn_private import (
     _check_method_params,
     _fit_and_score,
-    _insert_error_scores,
     _safe_split,
     _score,
-    _warn_or_raise_about_fit_failures,
 )
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._engine._task import Problem
@@ -212,12 +210,6 @@ def evaluate(
     given = {"pre_dispatch": pre_dispatch, "return_as": "generator_unordered"}
     for found in Parallel(n_jobs if n_processes > 1 else 1, **given)(jobs()):
         yield from found
-
-
-def check_results(results: list[dict[str, Any]], error_score: float | str) -> None:
-    """Warn of fits that failed, and give them the names of the scores; raise if all failed."""
-    _warn_or_raise_about_fit_failures(results, error_score)
-    _insert_error_scores(results, error_score)
 
 
 def _reason_alone(estimator: Any) -> str | None:

@@ -1,7 +1,5 @@
 """The encoder of a candidate, which transforms all texts once, outside the folds, and the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
