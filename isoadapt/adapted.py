@@ -36,8 +36,9 @@ from isoadapt.adapters import IsotropyLayer, LogitPreservingWhitening, Whitening
 from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._class_labels import checkpoint_head
-from isoadapt.encoders._pooling import READOUT, Normalize
+from isoadapt.encoders._pooling import READOUT, Normalize, several_layers
 from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.heads import LinearHead
 from isoadapt.metrics import MatchThreshold, match_threshold
@@ -65,6 +66,17 @@ def _warn_if_healthy(adapter: BaseAdapter) -> None:
                 "whitening lowers similarity if the encoder was trained for it; compare it with no "
                 "adapter on your own pairs (isoadapt compare --pairs)"
             )
+
+
+def _check_raw(encoder: Any) -> None:
+    """Raise ValueError if no columns that a readout without a head reads are raw vectors."""
+    pooling = getattr(encoder, "pooling", encoder)
+    if isinstance(pooling, Aligned) or several_layers(pooling):
+        raise ValueError(
+            "passthrough=True, but the encoder has no head whose input are the raw vectors: choose "
+            "passthrough=False, or an encoder with one pooling, such as "
+            "TransformerEncoder(model, pooling='mean')"
+        )
 
 
 class AdaptedEncoder(TransformerMixin, BaseEstimator):
@@ -109,9 +121,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         checkpoint's.
     passthrough : bool, default=False
         Whether the adapted embeddings are followed by the raw ones, each scaled to unit length; see
-        :doc:`/guide/scope`. With a TeacherReadout, the raw ones are the head's input or, without a
-        head, all columns that it reads. Predictions, saved adapters and exports are the same with
-        and without.
+        :doc:`/guide/scope`. With a TeacherReadout, the raw ones are the head's input; without a
+        head, the encoder must have one pooling, such as "mean". Predictions, saved adapters and
+        exports are the same with and without.
 
     Attributes
     ----------
@@ -470,6 +482,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """Fit the encoder and the readout to the teacher's vectors; return columns and figures."""
         teacher, (encoder, adapter) = self._teacher(), (step for _, step in pipeline.steps)
         layers = teachers_layers(encoder, teacher, X, self.teacher_layers)
+        if self.passthrough and adapter._head is None:
+            _check_raw(layers or encoder)
         how = POOLED if layers is None else ALIGNED
         rows, tested = FitRows.of(X, self.general, encoder, given, *how), None
         targets = rows.stacked(teacher.transform(X), teacher)
@@ -490,6 +504,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """Return the number of columns that are raw embeddings."""
         adapter = self.pipeline_["adapter"]
         head = adapter.head_ if adapter._needs_teacher else None
+        if adapter._needs_teacher and head is None:
+            _check_raw(self.pipeline_["encoder"])
         return cast(int, (head or adapter).n_features_in_)
 
     def _vectors(self, embeddings: Any) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from isoadapt.encoders._models import (
     quiet,
     stored,
 )
-from isoadapt.encoders._pooling import LIBRARY, Pooling
+from isoadapt.encoders._pooling import EXPORTED, LIBRARY, Pooling
 from isoadapt.encoders._sentence import live_pooling, sentence_pooling
 from isoadapt.encoders._texts import Texts
 
+READOUT_CODE = "isoadapt_readout.py"  # computes the vectors of a readout in a written folder
+READOUT_SOURCE = Path(__file__).with_name("_readout_module.py")
 _BLOCK = 1024  # texts in one call of the library
 _TOLERANCE = 1e-4  # difference that rounding gives, relative to the largest entry
 
@@ -93,9 +96,14 @@ class LibraryEncoder:
 def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
     """Open a folder or live model if only sentence-transformers computes it; else return None."""
     live, code = is_sentence_transformer(source), encoder.trust_remote_code
-    if not live and (not isinstance(source, Path) or holds_classifier(source)):
-        return None
-    if (live_pooling(source) if live else sentence_pooling(source)) != Pooling((LIBRARY,)):
+    if encoder.pooling == EXPORTED:
+        is_read = holds_readout(source)
+    elif live or (isinstance(source, Path) and not holds_classifier(source)):
+        found = live_pooling(source) if live else sentence_pooling(source)
+        is_read = found == Pooling((LIBRARY,))
+    else:
+        is_read = False
+    if not is_read:
         return None
     layer, max_length = encoder.layer, encoder.max_length
     if layer != -1 or (live and max_length is not None):
@@ -116,6 +124,18 @@ def _load(
     folder: Path, device: torch.device, dtype: torch.dtype, max_length: int | None, code: bool
 ) -> Any:
     """Load a folder by sentence-transformers, which imports other classes only if allowed."""
+    read = partial(_read_modules, folder, dtype, code)
+    if not code and holds_readout(folder):
+        read = partial(readout_model, folder)
+    with quiet(), torch.random.fork_rng(devices=[]):
+        model = in_memory(read(device=str(device)).to(dtype).eval())
+    if max_length is not None:
+        model.max_seq_length = max_length
+    return model
+
+
+def _read_modules(folder: Path, dtype: torch.dtype, code: bool, **options: Any) -> Any:
+    """Read the modules of a folder that they list."""
     library = import_optional("sentence_transformers", feature=f"model={str(folder)!r}", extra="st")
     for kind, place in sentence_modules(folder):
         if "." in kind and not kind.startswith("sentence_transformers.") and not code:
@@ -125,16 +145,32 @@ def _load(
             )
         if any(place.glob("*.bin")) and not any(place.glob("*.safetensors")):
             raise FileNotFoundError(f"{place} has weights in another format than safetensors")
-    options = {"device": str(device)} | use_options(code)
-    options["model_kwargs"] = {"dtype": dtype, "use_safetensors": True}
+    options |= use_options(code) | {"model_kwargs": {"dtype": dtype, "use_safetensors": True}}
 
     def read() -> Any:
         if code:
             use_code(transformer_folder(folder), "AutoModel")
         return library.SentenceTransformer(str(folder), **options)
 
-    with quiet(), torch.random.fork_rng(devices=[]):
-        model = in_memory(checked_read(folder, "modules", read).to(dtype).eval())
-    if max_length is not None:
-        model.max_seq_length = max_length
-    return model
+    return checked_read(folder, "modules", read)
+
+
+def holds_readout(folder: Any) -> bool:
+    """Whether a folder holds an exported readout with its code."""
+    return isinstance(folder, Path) and (folder / READOUT_CODE).is_file()
+
+
+def readout_model(folder: Path, **options: Any) -> Any:
+    """Load an exported readout by the code of this package, if the folder has the same code."""
+    library = import_optional("sentence_transformers", feature=READOUT_CODE, extra="st")
+    from isoadapt.encoders._readout_module import ReadoutTransformer
+
+    own, file = READOUT_SOURCE.read_bytes(), folder / READOUT_CODE
+    if not file.is_file() or file.read_bytes() != own:
+        raise ValueError(
+            f"the folder's code is not the {READOUT_CODE} that this version of isoadapt writes: "
+            "read it, and allow it to run by trust_remote_code=True (in isoadapt check, by "
+            "--trust-remote-code), or export the readout again"
+        )
+    load = partial(ReadoutTransformer.load, str(folder), local_files_only=True)
+    return library.SentenceTransformer(modules=[checked_read(folder, "readout", load)], **options)
