@@ -20,6 +20,7 @@ from isoadapt._fit_rows import (
     POOLED,
     WHITENED,
     FitRows,
+    ReadoutRows,
     needs_general,
     teachers_layers,
 )
@@ -480,12 +481,23 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         self, pipeline: Pipeline, X: Any, given: dict[str, Any]
     ) -> tuple[Any, tuple[float, ...]]:
         """Fit the encoder and the readout to the teacher's vectors; return columns and figures."""
+        fit, n_layers, tested, held = self._readout_rows(pipeline, X, given)
+        fit.fit(readout := pipeline["adapter"])
+        return fit.columns, (n_layers, *fit.explained(readout, tested, held))
+
+    def _readout_rows(
+        self, pipeline: Pipeline, X: Any, given: dict[str, Any]
+    ) -> tuple[ReadoutRows, int, Any, NDArray[np.bool_]]:
+        """Fit the encoder; return the rows of the readout, the number of layers, and what tests it.
+
+        These are an encoder that is fitted without some rows, and which rows are held out.
+        """
         teacher, (encoder, adapter) = self._teacher(), (step for _, step in pipeline.steps)
         layers = teachers_layers(encoder, teacher, X, self.teacher_layers)
         if self.passthrough and adapter._head is None:
             _check_raw(layers or encoder)
         how = POOLED if layers is None else ALIGNED
-        rows, tested = FitRows.of(X, self.general, encoder, given, *how), None
+        rows, tested, n = FitRows.of(X, self.general, encoder, given, *how), None, 0
         targets = rows.stacked(teacher.transform(X), teacher)
         held = rows.held(targets)
         if layers is not None:
@@ -493,12 +505,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             pipeline.steps[0] = ("encoder", encoder)
             steps = teacher.open().pooling.steps  # others than scaling change the vectors
             if all(isinstance(step, Normalize) for step in steps):
-                adapter._n_predicted = layers.width
+                n = layers.width
         columns = rows.stacked(encoder.fit_transform(X), encoder)
-        adapter.fit(columns, targets, **rows.options())
-        r2 = rows.explained(adapter, tested, columns, targets, held)
-        vars(adapter).pop("_n_predicted", None)
-        return columns, (0 if layers is None else layers.n_layers, *r2)
+        fit = ReadoutRows(rows, columns, targets, n)
+        return fit, 0 if layers is None else layers.n_layers, tested, held
 
     def _n_raw(self) -> int:
         """Return the number of columns that are raw embeddings."""
