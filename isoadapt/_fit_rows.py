@@ -162,14 +162,13 @@ class ReadoutRows(NamedTuple):
         weights, found = np.concatenate(rows.weights()), []
         reader = clone(readout).set_params(ridge=readout.ridge_)
         reader._n_predicted = self.n_predicted
-        kept, held = ~held, held & (weights > 0)
         try:
             with warnings.catch_warnings(action="ignore"):
-                reader.fit(columns[kept], targets[kept], weights[kept])
+                reader.fit(columns, targets, np.where(held, 0.0, weights))
         except ValueError:  # too few rows are left
             return float("nan"), float("nan")
         for start, inputs in ((0, rows.X), (rows.n_own, rows.general)):
-            chosen = np.flatnonzero(held[start : start + _num_samples(inputs)])
+            chosen = np.flatnonzero((held & (weights > 0))[start : start + _num_samples(inputs)])
             places, read = chosen + start, float("nan")
             if len(places) > 1:
                 vectors = columns[places]
