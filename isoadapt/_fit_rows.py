@@ -136,16 +136,11 @@ class ReadoutRows(NamedTuple):
     targets: NDArray[Any]
     n_predicted: int  # last columns that are predictions of the targets
 
-    def general(self) -> Self:
-        """Return the general rows alone."""
-        columns, targets = self.columns[self.rows.n_own :], self.targets[self.rows.n_own :]
-        return self._replace(rows=self.rows._replace(X=[]), columns=columns, targets=targets)
-
-    def below(self, columns: Any, targets: Any, given: dict[str, Any]) -> Self:
-        """Return other rows, with weights and groups, and below them these general rows."""
-        rows = self.rows._replace(X=columns, given=given)
-        columns, targets = np.vstack([columns, self.columns]), np.vstack([targets, self.targets])
-        return self._replace(rows=rows, columns=columns, targets=targets)
+    def beside(self, columns: Any, targets: Any, given: dict[str, Any]) -> Self:
+        """Return the general rows with others in the place of the given ones."""
+        n, rows = self.rows.n_own, self.rows._replace(X=columns, given=given)
+        columns, targets = np.vstack([columns, self.columns[n:]]), [targets, self.targets[n:]]
+        return self._replace(rows=rows, columns=columns, targets=np.vstack(targets))
 
     def fit(self, readout: Any) -> None:
         """Fit a readout."""

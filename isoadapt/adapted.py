@@ -75,8 +75,7 @@ def _check_raw(encoder: Any) -> None:
     if isinstance(pooling, Aligned) or several_layers(pooling):
         raise ValueError(
             "passthrough=True, but the encoder has no head whose input are the raw vectors: choose "
-            "passthrough=False, or an encoder with one pooling, such as "
-            "TransformerEncoder(model, pooling='mean')"
+            "passthrough=False, or one pooling, as in TransformerEncoder(model, pooling='mean')"
         )
 
 
@@ -461,7 +460,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         encoder, adapter = (step for _, step in pipeline.steps)
         figures: tuple[float, ...] = ()
         if self.teacher is not None:
-            columns, figures = self._fit_to_teacher(pipeline, X, given)
+            fit, n_layers, *test = self._readout_rows(pipeline, X, given)
+            fit.fit(adapter)
+            columns, figures = fit.columns, (n_layers, *fit.explained(adapter, *test))
         else:
             columns = encoder.fit_transform(X, y)
             if needs_general(self.general, adapter, columns):
@@ -477,21 +478,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         self.__dict__.update(zip(_TAUGHT, figures, strict=False), pipeline_=pipeline)
         return columns[: _num_samples(X)]
 
-    def _fit_to_teacher(
-        self, pipeline: Pipeline, X: Any, given: dict[str, Any]
-    ) -> tuple[Any, tuple[float, ...]]:
-        """Fit the encoder and the readout to the teacher's vectors; return columns and figures."""
-        fit, n_layers, tested, held = self._readout_rows(pipeline, X, given)
-        fit.fit(readout := pipeline["adapter"])
-        return fit.columns, (n_layers, *fit.explained(readout, tested, held))
-
     def _readout_rows(
         self, pipeline: Pipeline, X: Any, given: dict[str, Any]
     ) -> tuple[ReadoutRows, int, Any, NDArray[np.bool_]]:
-        """Fit the encoder; return the rows of the readout, the number of layers, and what tests it.
-
-        These are an encoder that is fitted without some rows, and which rows are held out.
-        """
+        """Fit the encoder; return rows of the readout, the number of layers, and what tests it."""
         teacher, (encoder, adapter) = self._teacher(), (step for _, step in pipeline.steps)
         layers = teachers_layers(encoder, teacher, X, self.teacher_layers)
         if self.passthrough and adapter._head is None:
@@ -507,8 +497,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             if all(isinstance(step, Normalize) for step in steps):
                 n = layers.width
         columns = rows.stacked(encoder.fit_transform(X), encoder)
-        fit = ReadoutRows(rows, columns, targets, n)
-        return fit, 0 if layers is None else layers.n_layers, tested, held
+        return ReadoutRows(rows, columns, targets, n), getattr(layers, "n_layers", 0), tested, held
 
     def _n_raw(self) -> int:
         """Return the number of columns that are raw embeddings."""

@@ -43,8 +43,7 @@ def compare(tables: Tables, run: Run) -> None:
     head = model._unfitted_pipeline(every)["adapter"].head
     if head == "auto":  # the checkpoint has none
         head = "ridge" if y.dtype.kind == "f" else "logistic"
-    wide = encoder  # of all columns
-    taught: dict[str, Any] | None = None  # what TeacherReadout learns
+    wide, taught = encoder, cast(Any, None)  # of all columns, and what TeacherReadout learns
     if run.teacher is not None:
         wide = clone(encoder).set_params(pooling=READOUT)
         teacher = TransformerEncoder(run.teacher, verbose=console.verbose)
@@ -52,7 +51,7 @@ def compare(tables: Tables, run: Run) -> None:
         steps = readout._unfitted_pipeline(None)
         rows, *_ = readout._readout_rows(steps, tables.texts["X"], {})
         wide = steps["encoder"]
-        taught = {**_encode(teacher, tables, console), GENERAL: rows.general()}
+        taught = {**_encode(teacher, tables, console), GENERAL: rows}
     vectors = _encode(wide, tables, console)
     uses = _uses(tables, vectors, console)
     console.say("Fitting and judging the adapters ...")

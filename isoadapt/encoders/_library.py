@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from isoadapt.encoders._sentence import live_pooling, sentence_pooling
 from isoadapt.encoders._texts import Texts
 
 READOUT_CODE = "isoadapt_readout.py"  # computes the vectors of a readout in a written folder
+READOUT_KIND = READOUT_CODE.replace("py", "ReadoutTransformer")
 READOUT_SOURCE = Path(__file__).with_name("_readout_module.py")
 _BLOCK = 1024  # texts in one call of the library
 _TOLERANCE = 1e-4  # difference that rounding gives, relative to the largest entry
@@ -96,14 +96,12 @@ class LibraryEncoder:
 def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
     """Open a folder or live model if only sentence-transformers computes it; else return None."""
     live, code = is_sentence_transformer(source), encoder.trust_remote_code
-    if encoder.pooling == EXPORTED:
-        is_read = holds_readout(source)
-    elif live or (isinstance(source, Path) and not holds_classifier(source)):
-        found = live_pooling(source) if live else sentence_pooling(source)
-        is_read = found == Pooling((LIBRARY,))
-    else:
-        is_read = False
-    if not is_read:
+    if encoder.pooling != EXPORTED:
+        if not live and (not isinstance(source, Path) or holds_classifier(source)):
+            return None
+        if (live_pooling(source) if live else sentence_pooling(source)) != Pooling((LIBRARY,)):
+            return None
+    elif not holds_readout(source):
         return None
     layer, max_length = encoder.layer, encoder.max_length
     if layer != -1 or (live and max_length is not None):
@@ -124,20 +122,9 @@ def _load(
     folder: Path, device: torch.device, dtype: torch.dtype, max_length: int | None, code: bool
 ) -> Any:
     """Load a folder by sentence-transformers, which imports other classes only if allowed."""
-    read = partial(_read_modules, folder, dtype, code)
-    if not code and holds_readout(folder):
-        read = partial(readout_model, folder)
-    with quiet(), torch.random.fork_rng(devices=[]):
-        model = in_memory(read(device=str(device)).to(dtype).eval())
-    if max_length is not None:
-        model.max_seq_length = max_length
-    return model
-
-
-def _read_modules(folder: Path, dtype: torch.dtype, code: bool, **options: Any) -> Any:
-    """Read the modules of a folder that they list."""
     library = import_optional("sentence_transformers", feature=f"model={str(folder)!r}", extra="st")
-    for kind, place in sentence_modules(folder):
+    is_readout = holds_readout(folder) and not code
+    for kind, place in [] if is_readout else sentence_modules(folder):
         if "." in kind and not kind.startswith("sentence_transformers.") and not code:
             raise ValueError(
                 f"model={str(folder)!r} has the module {kind}, whose code only runs with "
@@ -145,14 +132,21 @@ def _read_modules(folder: Path, dtype: torch.dtype, code: bool, **options: Any) 
             )
         if any(place.glob("*.bin")) and not any(place.glob("*.safetensors")):
             raise FileNotFoundError(f"{place} has weights in another format than safetensors")
-    options |= use_options(code) | {"model_kwargs": {"dtype": dtype, "use_safetensors": True}}
+    options = {"device": str(device)} | use_options(code)
+    options["model_kwargs"] = {"dtype": dtype, "use_safetensors": True}
 
     def read() -> Any:
+        if is_readout:
+            return readout_model(folder, device=str(device))
         if code:
             use_code(transformer_folder(folder), "AutoModel")
         return library.SentenceTransformer(str(folder), **options)
 
-    return checked_read(folder, "modules", read)
+    with quiet(), torch.random.fork_rng(devices=[]):
+        model = in_memory(checked_read(folder, "modules", read).to(dtype).eval())
+    if max_length is not None:
+        model.max_seq_length = max_length
+    return model
 
 
 def holds_readout(folder: Any) -> bool:
@@ -172,5 +166,5 @@ def readout_model(folder: Path, **options: Any) -> Any:
             "read it, and allow it to run by trust_remote_code=True (in isoadapt check, by "
             "--trust-remote-code), or export the readout again"
         )
-    load = partial(ReadoutTransformer.load, str(folder), local_files_only=True)
-    return library.SentenceTransformer(modules=[checked_read(folder, "readout", load)], **options)
+    module = ReadoutTransformer.load(str(folder), local_files_only=True)
+    return library.SentenceTransformer(modules=[module], **options)

@@ -20,8 +20,7 @@ from isoadapt.model_selection._compare._methods import ALL_COLUMNS, HEAD_COLUMNS
 from isoadapt.model_selection._compare._paired_tests import joined
 from isoadapt.model_selection._compare._uses import FEWEST, TASKS, Index, Neighbours, Search, Use
 
-# Key of a teacher's vectors under which the command line adds general rows to fits of a readout.
-GENERAL = "general rows"
+GENERAL = "general rows"  # the key of what the command line adds to the fits of a readout
 
 
 @dataclass(frozen=True)

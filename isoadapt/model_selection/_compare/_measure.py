@@ -74,7 +74,7 @@ def _measure(method: ComparedMethod, data: Data, split: Split, found: Measuremen
     start = time.perf_counter()
     rows, targets = np.ascontiguousarray(train[:, read]), targets[split.train]
     if method.columns == ALL_COLUMNS and data.general is not None:
-        data.general.below(rows, targets, options).fit(estimator)
+        data.general.beside(rows, targets, options).fit(estimator)
     else:
         estimator.fit(rows, targets, **options)
     found.figures["fit_seconds"] = time.perf_counter() - start
