@@ -127,30 +127,49 @@ class FitRows(NamedTuple):
         held = hashes % _HELD == 0
         return held & ((np.concatenate(self.weights()) > 0) & ~held).any()
 
-    def explained(
-        self, adapter: Any, tested: Any, columns: Any, targets: Any, held: NDArray[np.bool_]
-    ) -> tuple[float, float]:
+
+class ReadoutRows(NamedTuple):
+    """What a TeacherReadout is fitted to: columns of rows, and the teacher's vectors."""
+
+    rows: FitRows
+    columns: NDArray[Any]
+    targets: NDArray[Any]
+    n_predicted: int  # last columns that are predictions of the targets
+
+    def beside(self, columns: Any, targets: Any, given: dict[str, Any]) -> Self:
+        """Return the general rows with others in the place of the given ones."""
+        n, rows = self.rows.n_own, self.rows._replace(X=columns, given=given)
+        columns, targets = np.vstack([columns, self.columns[n:]]), [targets, self.targets[n:]]
+        return self._replace(rows=rows, columns=columns, targets=np.vstack(targets))
+
+    def fit(self, readout: Any) -> None:
+        """Fit a readout."""
+        readout._n_predicted = self.n_predicted
+        readout.fit(self.columns, self.targets, **self.rows.options())
+        del readout._n_predicted
+
+    def explained(self, readout: Any, tested: Any, held: NDArray[np.bool_]) -> tuple[float, float]:
         """Return R² of the teacher's vectors of held-out rows, of given and of general ones.
 
         The readout is fitted without them, and so are the layers of the encoder `tested`, if any.
         """
-        weights, found = np.concatenate(self.weights()), []
-        reader = clone(adapter).set_params(ridge=adapter.ridge_)
-        reader._n_predicted = adapter._n_predicted
-        kept, held = ~held, held & (weights > 0)
+        rows, columns, targets, _ = self
+        weights, found = np.concatenate(rows.weights()), []
+        reader = clone(readout).set_params(ridge=readout.ridge_)
+        reader._n_predicted = self.n_predicted
         try:
             with warnings.catch_warnings(action="ignore"):
-                reader.fit(columns[kept], targets[kept], weights[kept])
+                reader.fit(columns, targets, np.where(held, 0.0, weights))
         except ValueError:  # too few rows are left
             return float("nan"), float("nan")
-        for start, inputs in ((0, self.X), (self.n_own, self.general)):
-            chosen = np.flatnonzero(held[start : start + _num_samples(inputs)])
-            rows, read = chosen + start, float("nan")
-            if len(rows) > 1:
-                vectors = columns[rows]
+        for start, inputs in ((0, rows.X), (rows.n_own, rows.general)):
+            chosen = np.flatnonzero((held & (weights > 0))[start : start + _num_samples(inputs)])
+            places, read = chosen + start, float("nan")
+            if len(places) > 1:
+                vectors = columns[places]
                 if tested is not None:
                     vectors = tested.transform(_safe_indexing(inputs, chosen))
-                read = reader.score(vectors, targets[rows], weights[rows])
+                read = reader.score(vectors, targets[places], weights[places])
             found.append(read)
         return found[0], found[1]
 

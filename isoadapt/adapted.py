@@ -20,6 +20,7 @@ from isoadapt._fit_rows import (
     POOLED,
     WHITENED,
     FitRows,
+    ReadoutRows,
     needs_general,
     teachers_layers,
 )
@@ -36,8 +37,9 @@ from isoadapt.adapters import IsotropyLayer, LogitPreservingWhitening, Whitening
 from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._class_labels import checkpoint_head
-from isoadapt.encoders._pooling import READOUT, Normalize
+from isoadapt.encoders._pooling import READOUT, Normalize, several_layers
 from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.heads import LinearHead
 from isoadapt.metrics import MatchThreshold, match_threshold
@@ -65,6 +67,16 @@ def _warn_if_healthy(adapter: BaseAdapter) -> None:
                 "whitening lowers similarity if the encoder was trained for it; compare it with no "
                 "adapter on your own pairs (isoadapt compare --pairs)"
             )
+
+
+def _check_raw(encoder: Any) -> None:
+    """Raise ValueError if no columns that a readout without a head reads are raw vectors."""
+    pooling = getattr(encoder, "pooling", encoder)
+    if isinstance(pooling, Aligned) or several_layers(pooling):
+        raise ValueError(
+            "passthrough=True, but the encoder has no head whose input are the raw vectors: choose "
+            "passthrough=False, or one pooling, as in TransformerEncoder(model, pooling='mean')"
+        )
 
 
 class AdaptedEncoder(TransformerMixin, BaseEstimator):
@@ -109,9 +121,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         checkpoint's.
     passthrough : bool, default=False
         Whether the adapted embeddings are followed by the raw ones, each scaled to unit length; see
-        :doc:`/guide/scope`. With a TeacherReadout, the raw ones are the head's input or, without a
-        head, all columns that it reads. Predictions, saved adapters and exports are the same with
-        and without.
+        :doc:`/guide/scope`. With a TeacherReadout, the raw ones are the head's input; without a
+        head, the encoder must have one pooling, such as "mean". Predictions, saved adapters and
+        exports are the same with and without.
 
     Attributes
     ----------
@@ -413,7 +425,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         encoder, adapter = (step for _, step in pipeline.steps)
         figures: tuple[float, ...] = ()
         if self.teacher is not None:
-            columns, figures = self._fit_to_teacher(pipeline, X, given)
+            fit, n_layers, *test = self._readout_rows(pipeline, X, given)
+            fit.fit(adapter)
+            columns, figures = fit.columns, (n_layers, *fit.explained(adapter, *test))
         else:
             columns = encoder.fit_transform(X, y)
             if needs_general(self.general, adapter, columns):
@@ -429,14 +443,16 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         self.__dict__.update(zip(_TAUGHT, figures, strict=False), pipeline_=pipeline)
         return columns[: _num_samples(X)]
 
-    def _fit_to_teacher(
+    def _readout_rows(
         self, pipeline: Pipeline, X: Any, given: dict[str, Any]
-    ) -> tuple[Any, tuple[float, ...]]:
-        """Fit the encoder and the readout to the teacher's vectors; return columns and figures."""
+    ) -> tuple[ReadoutRows, int, Any, NDArray[np.bool_]]:
+        """Fit the encoder; return rows of the readout, the number of layers, and what tests it."""
         teacher, (encoder, adapter) = self._teacher(), (step for _, step in pipeline.steps)
         layers = teachers_layers(encoder, teacher, X, self.teacher_layers)
+        if self.passthrough and adapter._head is None:
+            _check_raw(layers or encoder)
         how = POOLED if layers is None else ALIGNED
-        rows, tested = FitRows.of(X, self.general, encoder, given, *how), None
+        rows, tested, n = FitRows.of(X, self.general, encoder, given, *how), None, 0
         targets = rows.stacked(teacher.transform(X), teacher)
         held = rows.held(targets)
         if layers is not None:
@@ -444,17 +460,16 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             pipeline.steps[0] = ("encoder", encoder)
             steps = teacher.open().pooling.steps  # others than scaling change the vectors
             if all(isinstance(step, Normalize) for step in steps):
-                adapter._n_predicted = layers.width
+                n = layers.width
         columns = rows.stacked(encoder.fit_transform(X), encoder)
-        adapter.fit(columns, targets, **rows.options())
-        r2 = rows.explained(adapter, tested, columns, targets, held)
-        vars(adapter).pop("_n_predicted", None)
-        return columns, (0 if layers is None else layers.n_layers, *r2)
+        return ReadoutRows(rows, columns, targets, n), getattr(layers, "n_layers", 0), tested, held
 
     def _n_raw(self) -> int:
         """Return the number of columns that are raw embeddings."""
         adapter = self.pipeline_["adapter"]
         head = adapter.head_ if adapter._needs_teacher else None
+        if adapter._needs_teacher and head is None:
+            _check_raw(self.pipeline_["encoder"])
         return cast(int, (head or adapter).n_features_in_)
 
     def _vectors(self, embeddings: Any) -> NDArray[Any]:

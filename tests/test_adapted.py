@@ -149,6 +149,21 @@ class TestParts:
         assert len(set(names)) == vectors.shape[1]
         assert names[-1] == f"raw{X.shape[1] - 1}"
 
+    @pytest.mark.parametrize("teacher_layers", [0, 1])
+    def test_passthrough_needs_a_head_or_an_encoder_of_one_pooling(self, teacher_layers, teacher):
+        options = {"teacher_layers": teacher_layers, "general": None, "passthrough": True}
+        model = AdaptedEncoder(teacher, readout(), teacher, **options)
+        with pytest.raises(ValueError, match=r"has no head .*passthrough=False, or .*='mean'"):
+            model.fit(TEXTS)
+        model.set_params(passthrough=False).fit(TEXTS).set_params(passthrough=True)
+        for call in (model.get_feature_names_out, lambda: model.transform(TEXTS[:3])):
+            with pytest.raises(ValueError, match="has no head"):
+                call()
+        model.set_params(encoder__pooling="mean", teacher_layers=0).fit(TEXTS)
+        raw = TransformerEncoder(teacher, pooling="mean").transform(TEXTS)
+        found = model.transform(TEXTS)[:, -raw.shape[1] :]
+        np.testing.assert_allclose(found, normalize(raw), atol=1e-6)
+
     @small_blocks(pairs=50)
     def test_a_match_threshold_is_that_of_the_adapted_vectors(self, fitted, monkeypatch):
         Z, transform, sizes = fitted.transform(TEXTS), fitted.transform, set()

@@ -210,7 +210,7 @@ class TeacherReadout(BaseAdapter):
         vectors = y.astype(np.float64).reshape(len(y), -1)
         for norm in (np.inf, 2):  # the first prevents overflow
             sizes = np.linalg.norm(vectors, norm, axis=1, keepdims=True)
-            vectors = vectors / np.where(sizes > 0, sizes, 1.0)
+            vectors /= np.where(sizes > 0, sizes, 1.0)
         return rows, vectors
 
     def _add_chunk(

@@ -12,6 +12,7 @@ from isoadapt.adapters._registry import METHODS
 from isoadapt.cli._options import Console
 from isoadapt.cli._sources import Rows
 from isoadapt.encoders import layer_report
+from isoadapt.encoders._library import LibraryEncoder
 from isoadapt.encoders._texts import as_texts
 from isoadapt.encoders._tokenization import tokenize_blocks
 from isoadapt.encoders._transformer import has_unread_export
@@ -51,6 +52,12 @@ def _describe_texts(
 ) -> tuple[list[str], dict[str, Any]]:
     """Return lines and figures of the model, the texts it truncates and the tokens of layers."""
     opened, texts = encoder.open(), as_texts(rows)
+    about = [
+        f"Model: {encoder.model}",
+        f"Vectors: one for each {'pair of texts' if texts.second else 'text'}, {opened.describe()}",
+    ]
+    if isinstance(opened, LibraryEncoder) and not layers:  # whose tokens are not known
+        return about, {"vectors": opened.describe()}
     limit, n = opened.length(texts.second is not None), len(texts)
     lengths = np.empty(n, dtype=np.int64)
     for tokens in tokenize_blocks(texts, partial(opened.tokens, whole=True)):
@@ -66,11 +73,7 @@ def _describe_texts(
     }
     where = "(the model has no limit)" if limit is None else f"at max_length={limit} tokens"
     where += f" ({share:.4g} of all tokens are kept)" * bool(n_truncated)
-    about = [
-        f"Model: {encoder.model}",
-        f"Texts: {n} texts, {n_truncated or 'none'} truncated {where}",
-        f"Vectors: one for each {'pair of texts' if texts.second else 'text'}, {opened.describe()}",
-    ]
+    about.insert(1, f"Texts: {n} texts, {n_truncated or 'none'} truncated {where}")
     figures: dict[str, Any] = {"truncation": truncation, "vectors": opened.describe()}
     if layers:
         report = layer_report(encoder, rows)

@@ -21,6 +21,7 @@ from isoadapt.interop import save_adapter
 from isoadapt.metrics import IsotropyReport, isotropy_report
 from isoadapt.model_selection import Comparison, Outliers, Search, Similarity, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
+from isoadapt.model_selection._compare._data import GENERAL
 from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
 
 _DRAWN = 1_000  # rows on a map
@@ -42,13 +43,15 @@ def compare(tables: Tables, run: Run) -> None:
     head = model._unfitted_pipeline(every)["adapter"].head
     if head == "auto":  # the checkpoint has none
         head = "ridge" if y.dtype.kind == "f" else "logistic"
-    wide, taught = encoder, None  # the encoder of all columns, and what TeacherReadout learns
+    wide, taught = encoder, cast(Any, None)  # of all columns, and what TeacherReadout learns
     if run.teacher is not None:
         wide = clone(encoder).set_params(pooling=READOUT)
         teacher = TransformerEncoder(run.teacher, verbose=console.verbose)
         readout = AdaptedEncoder(wide, TeacherReadout(), teacher)
-        wide = readout.fit(tables.texts["X"]).pipeline_["encoder"]
-        taught = _encode(teacher, tables, console)
+        steps = readout._unfitted_pipeline(None)
+        rows, *_ = readout._readout_rows(steps, tables.texts["X"], {})
+        wide = steps["encoder"]
+        taught = {**_encode(teacher, tables, console), GENERAL: rows}
     vectors = _encode(wide, tables, console)
     uses = _uses(tables, vectors, console)
     console.say("Fitting and judging the adapters ...")

@@ -10,10 +10,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path
 from isoadapt.cli._options import Console
-from isoadapt.encoders._models import quiet
 from isoadapt.encoders._transformer import has_unread_export
-from isoadapt.interop._loaders import readout_model
-from isoadapt.interop._written import READOUT_CODE
 from isoadapt.metrics import find_duplicates
 
 
@@ -51,10 +48,5 @@ def search(rows: list[Any], query: str, model: str, length: int | None, to: Cons
 
 def _encoder(model: str, max_length: int | None, console: Console) -> TransformerEncoder:
     """Return an encoder, which gives the repaired vectors of a folder that has been exported."""
-    if ((folder := Path(model).expanduser()) / READOUT_CODE).is_file():
-        with quiet():
-            readout = readout_model(folder)
-        readout.max_seq_length = max_length or readout.max_seq_length
-        return TransformerEncoder(readout, verbose=console.verbose)
     found = TransformerEncoder(model, max_length=max_length, verbose=console.verbose)
     return found.set_params(pooling="exported") if has_unread_export(found) else found

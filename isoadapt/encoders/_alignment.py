@@ -117,9 +117,10 @@ def align(
         offset = _array(moments.mean[p:] - moments.mean[:p] @ coef)
         return replace(alone, states=states, matrix=_array(coef.T.contiguous()), offset=offset)
 
-    moments = sums.pop(0).moments()
+    moments = Moments()
+    sums.pop(0).add_to(moments)
     without_held = solved()
-    moments.merge(sums.pop().moments())
+    sums.pop().add_to(moments)
     return solved(), without_held
 
 
@@ -169,13 +170,15 @@ class _Sums:
         self.sums += roots @ rows
         self.products.addmm_(rows.T, rows)
 
-    def moments(self) -> Moments:
-        """Return the moments in float64."""
-        if not self.count:
-            return Moments()
-        shift = self.sums.double() / self.count
-        scatter = self.products.double().addr_(shift, shift, alpha=-self.count)
-        return Moments._of(self.count, self.pivot.double() + shift, scatter)
+    def add_to(self, moments: Moments) -> None:
+        """Add the rows to moments, without a copy of the products in float64."""
+        if self.count:
+            shift = self.sums.double() / self.count
+            nothing = shift.new_zeros(1, 1).expand_as(self.products)
+            moments.merge(Moments._of(self.count, self.pivot.double() + shift, nothing))
+            for rows, products in zip(moments.scatter, self.products, strict=True):
+                rows += products  # the whole would be copied to float64 first
+            moments.scatter.addr_(shift, shift, alpha=-self.count)
 
 
 def _array(values: Tensor) -> NDArray[Any]:

@@ -25,10 +25,13 @@ from isoadapt.encoders._models import (
     quiet,
     stored,
 )
-from isoadapt.encoders._pooling import LIBRARY, Pooling
+from isoadapt.encoders._pooling import EXPORTED, LIBRARY, Pooling
 from isoadapt.encoders._sentence import live_pooling, sentence_pooling
 from isoadapt.encoders._texts import Texts
 
+READOUT_CODE = "isoadapt_readout.py"  # computes the vectors of a readout in a written folder
+READOUT_KIND = READOUT_CODE.replace("py", "ReadoutTransformer")
+READOUT_SOURCE = Path(__file__).with_name("_readout_module.py")
 _BLOCK = 1024  # texts in one call of the library
 _TOLERANCE = 1e-4  # difference that rounding gives, relative to the largest entry
 
@@ -93,9 +96,12 @@ class LibraryEncoder:
 def open_library(source: Any, encoder: Any) -> LibraryEncoder | None:
     """Open a folder or live model if only sentence-transformers computes it; else return None."""
     live, code = is_sentence_transformer(source), encoder.trust_remote_code
-    if not live and (not isinstance(source, Path) or holds_classifier(source)):
-        return None
-    if (live_pooling(source) if live else sentence_pooling(source)) != Pooling((LIBRARY,)):
+    if encoder.pooling != EXPORTED:
+        if not live and (not isinstance(source, Path) or holds_classifier(source)):
+            return None
+        if (live_pooling(source) if live else sentence_pooling(source)) != Pooling((LIBRARY,)):
+            return None
+    elif not holds_readout(source):
         return None
     layer, max_length = encoder.layer, encoder.max_length
     if layer != -1 or (live and max_length is not None):
@@ -117,7 +123,8 @@ def _load(
 ) -> Any:
     """Load a folder by sentence-transformers, which imports other classes only if allowed."""
     library = import_optional("sentence_transformers", feature=f"model={str(folder)!r}", extra="st")
-    for kind, place in sentence_modules(folder):
+    is_readout = holds_readout(folder) and not code
+    for kind, place in [] if is_readout else sentence_modules(folder):
         if "." in kind and not kind.startswith("sentence_transformers.") and not code:
             raise ValueError(
                 f"model={str(folder)!r} has the module {kind}, whose code only runs with "
@@ -129,6 +136,8 @@ def _load(
     options["model_kwargs"] = {"dtype": dtype, "use_safetensors": True}
 
     def read() -> Any:
+        if is_readout:
+            return readout_model(folder, device=str(device))
         if code:
             use_code(transformer_folder(folder), "AutoModel")
         return library.SentenceTransformer(str(folder), **options)
@@ -138,3 +147,24 @@ def _load(
     if max_length is not None:
         model.max_seq_length = max_length
     return model
+
+
+def holds_readout(folder: Any) -> bool:
+    """Whether a folder holds an exported readout with its code."""
+    return isinstance(folder, Path) and (folder / READOUT_CODE).is_file()
+
+
+def readout_model(folder: Path, **options: Any) -> Any:
+    """Load an exported readout by the code of this package, if the folder has the same code."""
+    library = import_optional("sentence_transformers", feature=READOUT_CODE, extra="st")
+    from isoadapt.encoders._readout_module import ReadoutTransformer
+
+    own, file = READOUT_SOURCE.read_bytes(), folder / READOUT_CODE
+    if not file.is_file() or file.read_bytes() != own:
+        raise ValueError(
+            f"the folder's code is not the {READOUT_CODE} that this version of isoadapt writes: "
+            "read it, and allow it to run by trust_remote_code=True (in isoadapt check, by "
+            "--trust-remote-code), or export the readout again"
+        )
+    module = ReadoutTransformer.load(str(folder), local_files_only=True)
+    return library.SentenceTransformer(modules=[module], **options)

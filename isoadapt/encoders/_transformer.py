@@ -26,7 +26,7 @@ from isoadapt.encoders._folder import checkpoint_folder, sentence_modules
 from isoadapt.encoders._identity import Identity, checkpoint_identity
 from isoadapt.encoders._kept import kept_vectors
 from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.encoders._library import open_library
+from isoadapt.encoders._library import READOUT_KIND, open_library
 from isoadapt.encoders._models import DTYPES, checked_live, load_backbone, stored
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import (
@@ -69,7 +69,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         Dropout, the length and `truncate_dim`. A model with other modules or settings is computed
         by sentence-transformers itself, ``pip install "isoadapt[st]"``. If there are no such files,
         "auto" is "mean". "exported" are the adapted vectors in a folder that
-        :func:`~isoadapt.interop.to_sentence_transformer` wrote, also beside a classifier.
+        :func:`~isoadapt.interop.to_sentence_transformer` wrote, also beside a classifier. A
+        file of code in it needs `trust_remote_code` only if it is not this version's.
 
         A list of pairs (pooling, layer), such as ``[("head_input", -1), ("mean", 2)]``, gives
         several poolings side by side from one pass; "head_input" can only be the first. "readout"
@@ -218,7 +219,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         """
         self._validate_params()
         source = self._source()
-        library = open_library(source, self) if self.pooling == "auto" else None
+        library = open_library(source, self) if self.pooling in ("auto", EXPORTED) else None
         if library is not None:
             return cast(Opened, library)  # which has its methods, and refuses the rest
         if isinstance(source, Path):
@@ -322,4 +323,5 @@ def has_unread_export(encoder: Any) -> bool:
         return False
     opened = encoder.open()
     folder = opened.backbone.folder if opened.pooling.is_head_input else None
-    return folder is not None and "Pooling" in dict(sentence_modules(folder))
+    kinds = {} if folder is None else dict(sentence_modules(folder))
+    return not {"Pooling", READOUT_KIND}.isdisjoint(kinds)

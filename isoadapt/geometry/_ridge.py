@@ -19,7 +19,10 @@ def standardised_path(moments: Moments, p: int, ridges: Sequence[float]) -> Iter
     correlation = scatter * (scale.T / moments.count)
     correlation *= scale
     cross *= scale
-    diagonal = correlation.diagonal().clone()
-    for ridge in ridges:
-        correlation.diagonal().copy_(diagonal + ridge)
-        yield scale * torch.cholesky_solve(cross, torch.linalg.cholesky(correlation))
+    for number, ridge in enumerate(ridges, start=1):
+        # Large copies are avoided: the matrix is symmetric, and is transposed for LAPACK.
+        factor = (correlation if number == len(ridges) else correlation.clone()).mT
+        factor.diagonal().add_(ridge)
+        torch.linalg.cholesky(factor, out=factor)
+        solved = torch.linalg.solve_triangular(factor, cross, upper=False)
+        yield scale * torch.linalg.solve_triangular(factor.mT, solved, upper=True)

@@ -11,10 +11,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from isoadapt.encoders._library import READOUT_CODE
 from isoadapt.interop._pipeline import Parts
 from isoadapt.interop._reference import Check, Reference
 from isoadapt.interop._served import Served
-from isoadapt.interop._written import READOUT_CODE, Module
+from isoadapt.interop._written import Module
 
 _TEMPLATES = Path(__file__).parent / "cards"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")

@@ -11,6 +11,7 @@ from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import reason, warn
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._folder import fault_in, read_json, read_object, sentence_modules
+from isoadapt.encoders._library import READOUT_CODE, readout_model
 from isoadapt.encoders._loading import use_options
 from isoadapt.encoders._models import quiet
 from isoadapt.interop._exact import Exact
@@ -24,7 +25,6 @@ from isoadapt.interop._reference import (
     refuse_if_wrong,
     write_reference,
 )
-from isoadapt.interop._written import READOUT_CODE, READOUT_SOURCE
 
 SENTENCES, CLASSIFIER = "SentenceTransformer", "AutoModelForSequenceClassification"
 VECTORS, LOGITS = "sentence_vector", "logits"  # outputs; "embedding" may be the name of a node
@@ -123,21 +123,6 @@ def _sentence_vectors(path: Path, reference: Reference, code: bool) -> tuple[Out
             model = library.SentenceTransformer(str(path.parent), device="cpu", **use_options(code))
         vectors = [model.encode(part, show_progress_bar=False) for part in reference.batches()]
     return {"vectors": vectors}, model.max_seq_length
-
-
-def readout_model(folder: Path, **options: Any) -> Any:
-    """Load a readout in sentence-transformers by the code of this package, if the folder has it."""
-    library = import_optional("sentence_transformers", feature=READOUT_CODE, extra="st")
-    from isoadapt.interop._readout_module import ReadoutTransformer
-
-    own, file = READOUT_SOURCE.read_bytes(), folder / READOUT_CODE
-    if not file.is_file() or file.read_bytes() != own:
-        raise ValueError(
-            f"the folder's code is not the {READOUT_CODE} that this version of isoadapt writes: "
-            "read it, and allow it to run by --trust-remote-code"
-        )
-    module = ReadoutTransformer.load(str(folder), local_files_only=True)
-    return library.SentenceTransformer(modules=[module], **options)
 
 
 def _names_code(folder: Path) -> bool:

@@ -19,6 +19,7 @@ from isoadapt._utils.files import TOKENIZER_FILES
 from isoadapt.encoders._aligned import Aligned
 from isoadapt.encoders._folder import base_folder, read_object, tokenizer_folder, transformer_folder
 from isoadapt.encoders._kinds import model_class
+from isoadapt.encoders._library import READOUT_CODE, READOUT_KIND, READOUT_SOURCE
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import OF_STATES, Columns, Normalize, Pooling, width_after
 from isoadapt.encoders._sentence import MODE_OF_KEY, MODEL_FILE, settings_for_empty_texts
@@ -30,7 +31,6 @@ _SENTENCE = re.compile(
     r"(modules|sentence_[\w-]+_config|config_sentence_transformers)\.json"
     r"|\d+_\w+/(config\.json|model\.safetensors)"
 )
-READOUT_CODE, READOUT_SOURCE = "isoadapt_readout.py", Path(__file__).with_name("_readout_module.py")
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
 _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set
 
@@ -178,8 +178,7 @@ def _write_readout(folder: Path, served: Served, source: Reference, normalize: b
     shutil.copyfile(READOUT_SOURCE, folder / READOUT_CODE)
     write_json(folder / "readout.json", settings)
     save_arrays(arrays, folder / "readout.safetensors", metadata={"format": "pt"})
-    kind = READOUT_CODE.replace("py", "ReadoutTransformer")
-    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
+    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": READOUT_KIND}])
 
 
 def _aligned_settings(aligned: Aligned, inputs: frozenset[str]) -> dict[str, Any]:

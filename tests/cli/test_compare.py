@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isoadapt import load_checkpoint
+from isoadapt import AdaptedEncoder, TeacherReadout, load_checkpoint
 from isoadapt.cli import _compare
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import retrieval_report, similarity_correlation
@@ -210,11 +210,25 @@ def test_what_the_page_of_a_regression_is_given(files, monkeypatch):
     assert not given["report"].to_dict().get("labels")
 
 
-def test_a_teacher(files):
+def test_a_teacher(files, monkeypatch):
+    """The readout is the one that an AdaptedEncoder fits: aligned, and to general sentences too."""
     save_model(files / "base", kind="AutoModel")
+    made = []
+
+    def noted(*given, **options):
+        made.append(compare_adapters(*given, **options))
+        return made[0]
+
+    monkeypatch.setattr(_compare, "compare_adapters", noted)
     line = ["compare", *BOTH[:6], "--adapters=teacher-readout", f"--adapters={NAMES[0]}"]
     completed = succeed(*line, "--teacher", "base", "--out", "out", "--html", "r.html", "--json")
     found = json.loads(completed.stdout)
     rows = {(row["use"], row["adapter"]): row for row in found["rows"]}
     assert {"TeacherReadout", "second pass", NAMES[0]} <= {name for _, name in rows}
     assert rows["classify", "TeacherReadout"]["changed_predictions"] == 0
+    model = AdaptedEncoder("my-model", TeacherReadout(), "base")
+    model.fit(texts_and_labels("train.tsv")[0])
+    expected, found = model.pipeline_["adapter"], made[0].estimators["TeacherReadout"]
+    assert found.ridge_ == pytest.approx(expected.ridge_)
+    np.testing.assert_allclose(found.map_.matrix, expected.map_.matrix, atol=1e-4)
+    assert model.r2_general_ > 0

@@ -1,14 +1,17 @@
 """Readouts of any columns as folders whose vectors one file of code computes, without isoadapt."""
 
+import json
 import re
 import shutil
 from functools import partial
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder, load_checkpoint
+from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.interop import to_sentence_transformer
+from isoadapt.metrics import isotropy_report
 from tests.cli.command_line import run, succeed
 from tests.interop.conftest import LENGTH
 from tests.interop.examples import ROWS, without_isoadapt
@@ -71,6 +74,38 @@ def test_check_runs_the_code_only_if_it_is_the_one_that_is_written(name, models,
     assert not ran.exists()
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_an_encoder_reads_the_exported_vectors_without_running_the_code(name, models, tmp_path):
+    expected = models[0][name].transform(TEXTS)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True) if name == "aligned" else 1
+    folder = shutil.copytree(models[1] / name, tmp_path / name)
+    encoder = TransformerEncoder(folder, pooling="exported", cache=tmp_path / "cache")
+    for _ in range(2):
+        found = clone(encoder).transform(TEXTS)
+        np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max())
+    short = clone(encoder).set_params(max_length=4).transform(TEXTS)
+    assert not np.allclose(short, found, atol=1e-3)
+    assert encoder.head() is None
+    with pytest.warns(UserWarning, match="also holds repaired vectors.*pooling='exported'"):
+        AdaptedEncoder(folder, Whitening()).fit(TEXTS)
+    (folder / CODE).write_text(f"open({str(folder / 'ran')!r}, 'w')")
+    with pytest.raises(ValueError, match=f"not the {CODE} that .* trust_remote_code=True"):
+        encoder.transform(TEXTS)
+    assert not (folder / "ran").exists()
+
+
+def test_an_audit_says_which_vectors_are_in_the_folder_and_measures_them(models, tmp_path):
+    texts, folder = tmp_path / "texts.txt", str(models[1] / "aligned")
+    texts.write_text("\n".join(ROWS))
+    step = f"isoadapt audit {folder} {texts} --vectors exported"
+    assert step in succeed("audit", folder, texts).stdout
+    shown = succeed(*step.split()[1:]).stdout
+    assert "Vectors: one for each text, vectors of sentence-transformers" in shown
+    found = json.loads(succeed(*step.split()[1:], "--json").stdout)["mean_cosine"]
+    report = isotropy_report(models[0]["aligned"].transform(ROWS))
+    assert found == pytest.approx(report.mean_cosine, abs=1e-5)
+
+
 def test_the_card_names_the_teacher_and_the_code(models, monkeypatch):
     cards = {name: (models[1] / name / "README.md").read_text() for name in KINDS}
     assert "last 1 layer(s) of the teacher, my-base" in cards["aligned"]
@@ -91,8 +126,13 @@ def test_other_architectures(architecture, pooling, tmp_path):
     """The writer compares vectors and logits, also of an empty text; XLNet's has no classifier."""
     kind = "AutoModel" if architecture == "xlnet" else "AutoModelForSequenceClassification"
     folder = save_model(tmp_path / "model", architecture, kind=kind)
-    out = to_sentence_transformer(readout(folder, pooling), folder, tmp_path / "out")
+    model = readout(folder, pooling)
+    out = to_sentence_transformer(model, folder, tmp_path / "out")
     assert (out / CODE).exists()
+    found = TransformerEncoder(out, pooling="exported").transform(TEXTS)
+    np.testing.assert_allclose(found, model.transform(TEXTS), atol=2e-5 * np.abs(found).max())
+    if architecture == "xlnet":
+        np.testing.assert_array_equal(TransformerEncoder(out).transform(TEXTS), found)
 
 
 def test_an_older_library_would_run_the_code_unasked(models, checkpoint, tmp_path, monkeypatch):

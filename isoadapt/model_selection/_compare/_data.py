@@ -18,6 +18,8 @@ from isoadapt.model_selection._compare._methods import ALL_COLUMNS, HEAD_COLUMNS
 from isoadapt.model_selection._compare._paired_tests import joined
 from isoadapt.model_selection._compare._uses import FEWEST, TASKS, Index, Neighbours, Search, Use
 
+GENERAL = "general rows"  # the key of what the command line adds to the fits of a readout
+
 
 @dataclass(frozen=True)
 class Data:
@@ -30,6 +32,7 @@ class Data:
     groups: NDArray[Any] | None = None  # of the rows to fit to, which are the first
     uses: Sequence[Use] = ()  # beside the task, uses of judged rows last
     widths: tuple[int, int] | None = None  # columns of the head and of all before the teacher's
+    general: Any = None  # rows that are added to the fits of a readout
 
     def columns(self, name: str) -> slice:
         """Return the columns that a method reads, of X and of the vectors of all uses."""
@@ -93,7 +96,8 @@ def make_data(
             "Similarity(A, B, scores, name='titles')"
         )
     found.sort(key=lambda use: use.of_rows)
-    return Data(rows, targets, task, clusters, of_fit, found, widths), n_fit
+    general = None if teacher is None else teacher.get(GENERAL)
+    return Data(rows, targets, task, clusters, of_fit, found, widths, general), n_fit
 
 
 def _rows(

@@ -70,7 +70,11 @@ def _measure(method: ComparedMethod, data: Data, split: Split, found: Measuremen
     if data.groups is not None and has_fit_parameter(estimator, "groups"):
         options["groups"] = data.groups[split.train]
     start = time.perf_counter()
-    estimator.fit(np.ascontiguousarray(train[:, read]), targets[split.train], **options)
+    rows, targets = np.ascontiguousarray(train[:, read]), targets[split.train]
+    if method.columns == ALL_COLUMNS and data.general is not None:
+        data.general.beside(rows, targets, options).fit(estimator)
+    else:
+        estimator.fit(rows, targets, **options)
     found.figures["fit_seconds"] = time.perf_counter() - start
     transform = Transform(lambda rows: transformed(estimator, rows[:, read]), train)
     if len(split.test):

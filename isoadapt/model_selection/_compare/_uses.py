@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -31,6 +31,7 @@ from isoadapt.model_selection._compare._paired_tests import (
     rests_on_few,
     two_means,
 )
+from isoadapt.novelty import NoveltyDetector
 
 K = 10  # number of neighbours and rank of a search
 FEWEST = 3  # rows that are judged, and pairs
@@ -262,8 +263,9 @@ class Index(Search):
 class Outliers(Use):
     """Rows of another distribution, for :func:`compare_adapters`.
 
-    The metric is the AUROC of the mean cosine distance to the 10 nearest training rows, judged rows
-    against foreign rows. The largest probability of a frozen `head` is a control.
+    The metric is the AUROC of ``score_samples`` of :class:`~isoadapt.NoveltyDetector`, the cosine
+    to the nearest training row, judged rows against foreign rows. The largest probability of a
+    frozen `head` is a control.
 
     Parameters
     ----------
@@ -284,7 +286,9 @@ class Outliers(Use):
     def measure(self, transform: Transform) -> Floats:
         score = transform.score
         if score is None:
-            score = partial(_closeness, reference=transform(transform.train))
+            train = transform(transform.train)
+            # One calibration row, because the limit is not used.
+            score = NoveltyDetector().fit(train, X_calibration=train[:1]).score_samples
         rows = transform.judged, transform(self.foreign)
         return np.concatenate(placements(*(-score(each) for each in rows)))
 
@@ -329,13 +333,6 @@ def same_class_shares(Z: Floats, y: NDArray[Any]) -> Floats:
     excess = same - precision
     as_neighbour = np.bincount(numbers.ravel(), weights=excess.ravel(), minlength=len(Z))
     return precision + (excess.sum(axis=1) + as_neighbour) / k
-
-
-def _closeness(Z: Floats, reference: Floats) -> Floats:
-    """Mean cosine (n,), less 1, with the nearest rows of the reference, at most 10."""
-    k = min(K, len(reference))
-    distances = nearest_neighbours(torch.from_numpy(reference), k, queries=torch.from_numpy(Z))[0]
-    return -distances.mean(dim=1).numpy()
 
 
 def placements(inner: Floats, outer: Floats) -> tuple[Floats, Floats]:
