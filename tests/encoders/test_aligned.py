@@ -17,6 +17,7 @@ from isoadapt.encoders import release
 from isoadapt.encoders._alignment import Part, align, check_tokens, last_layers
 from isoadapt.encoders._texts import Texts
 from isoadapt.interop import export_onnx, load_adapter, save_adapter
+from tests.cli.command_line import succeed
 from tests.tiny_models import (
     ARCHITECTURES,
     MORE_ARCHITECTURES,
@@ -194,6 +195,7 @@ def test_a_graph_gives_vectors_and_logits(taught, tmp_path):
     vectors, logits = session.run(["sentence_vector", "logits"], given)
     np.testing.assert_allclose(vectors, taught.transform([TEXTS[0]]), atol=1e-5)
     np.testing.assert_allclose(logits, logits_of(make_model(), [TEXTS[0]]), atol=1e-4)
+    succeed("check", tmp_path / "m")
 
 
 def test_the_state_of_the_process_has_no_effect(taught):
