@@ -51,7 +51,7 @@ class FitRows(NamedTuple):
         cls, X: Any, general: Any, encoder: Any, given: dict[str, Any], n: int, share: float
     ) -> Self:
         """Add up to `n` general sentences, or all that are given, to the inputs of an encoder."""
-        rows = np.empty((_num_samples(X), 1))
+        rows = np.zeros((_num_samples(X), 1))
         given = given | {"sample_weight": check_frequencies(given.get("sample_weight"), rows)}
         given["groups"] = as_values(given.get("groups"), "groups")
         check_consistent_length(rows, given["groups"])

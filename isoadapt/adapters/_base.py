@@ -128,6 +128,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def predict(self, X: "ArrayLike") -> NDArray[Any]:
         """Predict labels or values (n_samples,) or (n_samples, n_outputs) with the head.
 
+        X are embeddings (n_samples, n_features) before adaptation, here and in the other methods.
         A multi-label head gives an indicator matrix. TeacherReadout applies the head to its own
         input, the first columns of X, in all methods.
         """
@@ -164,9 +165,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> float:
         """Compute accuracy or R² of the head on the adapted embeddings.
 
-        Without a head, the score is the IsoScore of the adapted embeddings, whatever `y` and
-        `sample_weight` are. It is too high on rows that the adapter was fitted to, especially if
-        they are few. ValueError is raised if there is a head and y is None.
+        `y` (n_samples,) or (n_samples, n_outputs) are the true labels or values, and
+        `sample_weight` (n_samples,) their weights. Without a head, the score is the IsoScore of the
+        adapted embeddings, whatever these are. It is too high on rows that the adapter was fitted
+        to, especially if they are few. ValueError is raised if there is a head and y is None.
         """
         if self._head is None:
             return metrics.isoscore(map_rows(self.map_, self._check_rows(X)))

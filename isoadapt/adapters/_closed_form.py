@@ -132,9 +132,9 @@ class MomentsAdapter(OnePassAdapter):
     ) -> Self:
         """Update the fit with more rows, as if one ``fit`` had had all rows so far.
 
-        X are the embeddings of one chunk, and `sample_weight` their frequency weights; y is
-        ignored. ValueError is raised if X is not finite, if all rows so far are equal, or if
-        weights are negative or sum to 1 or less over all rows so far.
+        X are the embeddings (n_samples, n_features) of one chunk, and `sample_weight` (n_samples,)
+        their frequency weights; y is ignored. ValueError is raised if X is not finite, if all rows
+        so far are equal, or if weights are negative or sum to 1 or less over all rows so far.
         """
         refuse_chunks(X, "partial_fit takes one chunk at a time")
         first = not hasattr(self, "moments_")

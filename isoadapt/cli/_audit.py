@@ -86,7 +86,7 @@ def _describe_texts(
 def _advice(
     report: IsotropyReport, encoder: TransformerEncoder, source: Rows
 ) -> tuple[str, list[str]]:
-    """Return the verdict with the next step, and the command for it, if there is one."""
+    """Return the verdict with the next step, and the commands for it."""
     head = encoder.open().head() is not None
     verdict, model, path = report.verdict(head), str(encoder.model), str(source.files[0])
     options = ["--separately"] * source.columns.separately
@@ -94,10 +94,11 @@ def _advice(
     options += ["--encoding", source.columns.encoding] if source.columns.encoding else []
     options += ["--max-length", str(encoder.max_length)] if encoder.max_length else []
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
-    commands = [
-        ["fit", each, "--on", path, "--model", model, "--out", "my-adapter", *options]
-        for each in names
-    ]
+    fits = [[name] for name in names]
+    if "TeacherReadout" in verdict:
+        fits.insert(0, ["teacher-readout", "--teacher", "my-base"])
+    end = ["--on", path, "--model", model, "--out", "my-adapter", *options]
+    commands = [["fit", *each, *end] for each in fits]
     if has_unread_export(encoder):
         step = "measure the repaired vectors, which were exported beside the classifier"
         verdict = f"{verdict.splitlines()[0]}\nNext: {step}."

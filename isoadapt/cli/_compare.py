@@ -48,6 +48,7 @@ def compare(tables: Tables, run: Run) -> None:
         wide = clone(encoder).set_params(pooling=READOUT)
         teacher = TransformerEncoder(run.teacher, verbose=console.verbose)
         readout = AdaptedEncoder(wide, TeacherReadout(), teacher)
+        console.say("Encoding texts and general sentences by both models ...")
         steps = readout._unfitted_pipeline(None)
         rows, *_ = readout._readout_rows(steps, tables.texts["X"], {})
         wide = steps["encoder"]

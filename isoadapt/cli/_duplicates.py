@@ -5,13 +5,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.neighbors import NearestNeighbors
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path
 from isoadapt.cli._options import Console
 from isoadapt.encoders._transformer import has_unread_export
-from isoadapt.metrics import find_duplicates
+from isoadapt.metrics import Duplicates, find_duplicates
+
+_ROUNDING = 1e-6  # of cosines in float32
 
 
 def duplicates(
@@ -21,9 +25,8 @@ def duplicates(
     X = _encoder(model, length, to).transform(rows)
     texts = np.array([row if isinstance(row, str) else " / ".join(row) for row in rows], object)
     found = find_duplicates(X, false_pairs=asked, verbose=to.verbose)
-    (i, j), figures = found.pairs.T, found._asdict() | {"n_texts": len(rows)}
-    columns = {"cosine": figures.pop("cosines"), "row1": i + 1, "row2": j + 1}
-    table = pd.DataFrame(columns | {"text1": texts[i], "text2": texts[j]})
+    table, figures = _table(found, texts), found._asdict() | {"n_texts": len(rows)}
+    del figures["cosines"]
     if out is not None:
         with atomic_path(out.expanduser()) as path:
             table.to_csv(path, sep="\t", index=False)
@@ -31,9 +34,26 @@ def duplicates(
     pair = "{cosine:.4f}  {row1}: {text1}\n        {row2}: {text2}"
     said = "Pairs: {} above the cosine {:.4f} ({:.4f} to {:.4f}); {:g} of unrelated texts expected"
     lines = [pair.format(**each) for each in figures["pairs"][:10]]
+    if table.empty:
+        lines = ["The closest pairs, below the threshold (--false-pairs lowers it):"]
+        lines += [pair.format(**each) for each in _closest(X, texts).to_dict("records")]
     lines += [said.format(len(table), *found[2:5], asked)]
     lines += [f"Texts: {len(rows)}, of which {found.n_copies} are copies of others, and left out"]
     to.show("\n".join(lines), figures)
+
+
+def _table(found: Duplicates, texts: NDArray[Any]) -> pd.DataFrame:
+    """Return the pairs with their cosines, numbers of rows from 1 and texts."""
+    i, j = found.pairs.T
+    columns = {"cosine": found.cosines, "row1": i + 1, "row2": j + 1}
+    return pd.DataFrame(columns | {"text1": texts[i], "text2": texts[j]})
+
+
+def _closest(X: NDArray[Any], texts: NDArray[Any]) -> pd.DataFrame:
+    """Return the five most similar pairs of different rows."""
+    neighbours = NearestNeighbors(n_neighbors=1, metric="cosine").fit(np.unique(X, axis=0))
+    nearest = 1 - np.sort(neighbours.kneighbors()[0][:, 0])[:10]  # a pair may stand twice
+    return _table(find_duplicates(X, threshold=nearest.min() - _ROUNDING), texts)[:5]
 
 
 def search(rows: list[Any], query: str, model: str, length: int | None, to: Console) -> None:

@@ -16,12 +16,13 @@ from isoadapt.encoders._backbone import eval_copy
 from isoadapt.encoders._batching import PAIR
 from isoadapt.encoders._folder import sentence_modules, transformer_folder
 from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.encoders._loading import checked_read, use_code, use_options
+from isoadapt.encoders._loading import checked_read, read_config, use_code, use_options
 from isoadapt.encoders._models import (
     DTYPES,
     check_placed,
     in_memory,
     is_sentence_transformer,
+    load_backbone,
     quiet,
     stored,
 )
@@ -58,6 +59,8 @@ class LibraryEncoder:
         self, texts: Texts, progress: Callable[[int], Any] = lambda n_texts: None
     ) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of all texts, repeated or not."""
+        if texts.second is not None and any(type(m).__name__ in READOUT_KIND for m in self.model):
+            raise ValueError(f"{self.shown} gives vectors of single texts, not of pairs")
         rows, blocks = texts.items(), []
         size = 1 if self._padding_changes_vectors() else 32
         for start in range(0, len(rows), _BLOCK):
@@ -137,7 +140,7 @@ def _load(
 
     def read() -> Any:
         if is_readout:
-            return readout_model(folder, device=str(device))
+            return readout_model(folder, max_length, device=str(device))
         if code:
             use_code(transformer_folder(folder), "AutoModel")
         return library.SentenceTransformer(str(folder), **options)
@@ -154,11 +157,16 @@ def holds_readout(folder: Any) -> bool:
     return isinstance(folder, Path) and (folder / READOUT_CODE).is_file()
 
 
-def readout_model(folder: Path, **options: Any) -> Any:
+def readout_model(folder: Path, max_length: int | None = None, **options: Any) -> Any:
     """Load an exported readout by the code of this package, if the folder has the same code."""
     library = import_optional("sentence_transformers", feature=READOUT_CODE, extra="st")
     from isoadapt.encoders._readout_module import ReadoutTransformer
 
+    if [kind for kind, _ in sentence_modules(folder)] != [READOUT_KIND]:
+        raise ValueError(
+            f"{folder / 'modules.json'} is not that of a readout alone: choose another pooling, or "
+            "let sentence-transformers run the folder by trust_remote_code=True"
+        )
     own, file = READOUT_SOURCE.read_bytes(), folder / READOUT_CODE
     if not file.is_file() or file.read_bytes() != own:
         raise ValueError(
@@ -166,5 +174,13 @@ def readout_model(folder: Path, **options: Any) -> Any:
             "read it, and allow it to run by trust_remote_code=True (in isoadapt check, by "
             "--trust-remote-code), or export the readout again"
         )
-    module = ReadoutTransformer.load(str(folder), local_files_only=True)
+    # As an encoder, the folder is checked first: its weights, configuration and tokenizer.
+    place = torch.device("cpu")
+    base = load_backbone(folder, holds_classifier(folder), torch.float32, place, code=False)
+    if max_length and base.limit and max_length > base.limit:
+        raise ValueError(f"max_length={max_length}, but the model has positions for {base.limit}")
+    kwargs = {"config": read_config(folder), "use_safetensors": True}
+    module = ReadoutTransformer.load(str(folder), local_files_only=True, model_kwargs=kwargs)
+    if not all(values.isfinite().all() for values in module.state_dict().values()):
+        raise ValueError(f"{folder} has weights that are NaN or infinite: export it again")
     return library.SentenceTransformer(modules=[module], **options)

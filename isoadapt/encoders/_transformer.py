@@ -70,7 +70,7 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         by sentence-transformers itself, ``pip install "isoadapt[st]"``. If there are no such files,
         "auto" is "mean". "exported" are the adapted vectors in a folder that
         :func:`~isoadapt.interop.to_sentence_transformer` wrote, also beside a classifier. A
-        file of code in it needs `trust_remote_code` only if it is not this version's.
+        file of code in a local folder needs `trust_remote_code` only if it is not this version's.
 
         A list of pairs (pooling, layer), such as ``[("head_input", -1), ("mean", 2)]``, gives
         several poolings side by side from one pass; "head_input" can only be the first. "readout"

@@ -160,7 +160,10 @@ class IsotropyTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Compute the joint loss () in training, the task loss in evaluation, as a Trainer does."""
+        """Compute the joint loss () in training, the task loss in evaluation, as a Trainer does.
+
+        With `return_outputs`, the result is a pair of the loss and the model's outputs.
+        """
         self._detect_loss_scaling(model, inputs, num_items_in_batch)
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)

@@ -70,8 +70,8 @@ def sentence_card(
     plain, classification = json.dumps(name), ""
     shown = f"{plain}, trust_remote_code=True" if code or not modules else plain
     if "logits" in check.differences:
-        effect = "includes the adapter and its head, and may predict otherwise than the base model"
-        effect = "is unchanged, and predicts like the base model" if kept else effect
+        effect = "includes the adapter and its head, and may predict otherwise than before"
+        effect = "is unchanged, and predicts as before" if kept else effect
         empty = f"Write `{reference.stand_in}` for an empty text, which has no tokens."
         classification = _filled(
             "classification.md",
@@ -129,7 +129,7 @@ def _exported(
         differences=check,
         limit=f"{check.limit:.1e}",
         more=" The folder differs by more, without an effect on them." if check.exceeds else "",
-        before="the teacher" if teacher else "the base model",
+        before="the teacher" if teacher else "the vectors before",
         versions=_versions(*libraries, "transformers"),
     )
     return {

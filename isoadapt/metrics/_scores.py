@@ -69,9 +69,12 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     transformed by one. Rows that an adapter was fitted to are not: whitened by their own
     covariance they have the corrected score 1, whatever other rows have. Judge it on other rows.
 
-    If at most a fifth of the rows equal earlier ones up to rounding, these are taken as copies and
-    left out; if more do, all rows are taken as draws of a discrete distribution. With `groups`,
-    rows are compared with rows of other groups only, see :doc:`/guide/isotropy`.
+    Copies and equal draws of a discrete distribution look alike. If at most a fifth of the rows
+    equal earlier ones up to rounding, these are taken as copies and left out; if more do, all rows
+    are taken as draws, with a warning if fewer than three for each dimension are different: if they
+    are copies, name them by `groups`. With `groups`, the estimates are means over rows of different
+    groups, so that the number of groups counts. Groups of equal rows are taken as copies by the
+    same rule, equal rows of others are not.
 
     To weight rows, pass :class:`~isoadapt.geometry.Moments`, whose weights are frequencies: the sum
     of the weights counts as the number of independent rows.

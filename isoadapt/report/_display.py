@@ -32,7 +32,8 @@ class Display:
     def plot(self, *, ax: Any = None) -> Self:
         """Draw the plot on `ax`, one matplotlib Axes for each panel, or on a new figure of pyplot.
 
-        ImportError is raised if matplotlib is not installed, ValueError if `ax` is anything else.
+        The display itself is returned. ImportError is raised if matplotlib is not installed,
+        ValueError if `ax` is anything else.
         """
         name = type(self).__name__
         self.axes_ = panels(ax, name, self._panels, self._size, stacked=self._stacked)

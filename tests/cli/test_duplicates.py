@@ -34,6 +34,19 @@ def test_duplicates_are_printed_and_written_with_their_texts_and_row_numbers(fil
     succeed(*DUPLICATES, "--out", "found.tsv", "--overwrite")
 
 
+def test_the_closest_pairs_are_printed_if_none_is_above_the_threshold(files):
+    texts, _ = texts_and_labels()
+    X = TransformerEncoder("my-model").transform(texts)
+    cosines = np.sort(cosine_similarity(X)[np.triu_indices(60, 1)])[::-1]
+    found = find_duplicates(X, false_pairs=1e-9)
+    assert len(found.pairs) == 0
+    head, *lines = succeed(*DUPLICATES[:-1], 1e-9).stdout.splitlines()
+    assert head == "The closest pairs, below the threshold (--false-pairs lowers it):"
+    shown = [float(line.split("  ")[0]) for line in lines[:10:2]]
+    assert shown == pytest.approx(cosines[:5], abs=1e-4)
+    assert lines[10].startswith("Pairs: 0 above the cosine")
+
+
 def test_duplicates_of_pairs_and_of_both_columns(files):
     options = ["duplicates", "pairs.tsv", "--model", "my-model", "--json"]
     assert json.loads(succeed(*options).stdout)["n_texts"] == 90

@@ -64,7 +64,7 @@ class TestTexts:
         score = head.score(rows, labels)
         assert re.search(rf"accuracy +{score:.4g} +{score:.4g}", completed.stdout)
         card = (files / "a" / "README.md").read_text()
-        assert f"- Base model: {place / 'my-model'}" in card
+        assert f"- Encoder: {place / 'my-model'}" in card
         assert "- Data: source texts.tsv, rows 60" in card
         assert "- Vectors: pooling='head_input', layer=-1, max_length=5" in card
         assert f"| accuracy | {score:.4g} | {score:.4g} |" in card

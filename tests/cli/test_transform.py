@@ -92,3 +92,10 @@ class TestTexts:
         np.save("E.npy", TransformerEncoder("my-model").transform(texts_and_labels()[0]))
         save_adapter(Whitening(shrinkage=0.1).fit(np.load("E.npy")), "bare")
         succeed("transform", "bare", *other)
+
+    def test_the_layer_is_that_of_the_record(self, files):
+        encoder = TransformerEncoder("my-model", pooling="mean", layer=1)
+        vectors = encoder.transform(texts_and_labels()[0])
+        save_adapter(Whitening(shrinkage=0.1).fit(vectors), "inner", base_model=encoder)
+        succeed("transform", "inner", "texts.tsv", "out.npy")
+        np.testing.assert_array_equal(np.load("out.npy"), load_adapter("inner").transform(vectors))

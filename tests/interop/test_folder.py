@@ -219,7 +219,7 @@ class TestPipelines:
         np.testing.assert_array_equal(loaded.transform(TEXTS), model.transform(TEXTS))
         np.testing.assert_array_equal(loaded.predict(TEXTS), model.predict(TEXTS))
         card = (folder / "README.md").read_text()
-        assert f"- Base model: {shallow}" in card
+        assert f"- Encoder: {shallow}" in card
         assert "adapted = adapter.transform(texts)" in card
         with pytest.raises(ValueError, match="leave base_model out"):
             save_adapter(model, tmp_path / "b", base_model="another")

@@ -7,12 +7,14 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 
 from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.interop import to_sentence_transformer
 from isoadapt.metrics import isotropy_report
 from tests.cli.command_line import run, succeed
+from tests.encoders.changes import change_weights
 from tests.interop.conftest import LENGTH
 from tests.interop.examples import ROWS, without_isoadapt
 from tests.interop.test_sentence_transformer import readout
@@ -94,6 +96,45 @@ def test_an_encoder_reads_the_exported_vectors_without_running_the_code(name, mo
     assert not (folder / "ran").exists()
 
 
+def without_a_weight(weights):
+    name = next(name for name in weights if name.endswith("layer.0.attention.self.query.weight"))
+    return {other: weights[other] for other in weights if other != name}
+
+
+def not_a_number(weights):
+    return weights | {"matrix": weights["matrix"] * torch.nan}
+
+
+def test_a_damaged_or_longer_folder_is_refused_as_that_of_an_encoder_is(models, tmp_path):
+    def read(folder, **options):
+        TransformerEncoder(folder, pooling="exported", **options).transform(TEXTS)
+
+    folder = shutil.copytree(models[1] / "aligned", tmp_path / "folder")
+    with pytest.raises(ValueError, match="max_length=5000, but the model has positions for"):
+        read(folder, max_length=5000)
+    with pytest.raises(ValueError, match="single texts, not of pairs"):
+        TransformerEncoder(folder, pooling="exported").transform([("a", "b")])
+    for file, change, says in (
+        ("model.safetensors", without_a_weight, "has no weights for"),
+        ("readout.safetensors", not_a_number, "NaN or infinite"),
+    ):
+        whole = (folder / file).read_bytes()
+        change_weights(folder, change, file)
+        with pytest.raises(ValueError, match=says):
+            read(folder)
+        (folder / file).write_bytes(whole)
+    modules = json.loads((folder / "modules.json").read_text())
+    normalize = {
+        "idx": 1,
+        "name": "1",
+        "path": "",
+        "type": "sentence_transformers.models.Normalize",
+    }
+    (folder / "modules.json").write_text(json.dumps([*modules, normalize]))
+    with pytest.raises(ValueError, match=r"not that of a readout alone.* trust_remote_code=True"):
+        read(folder)
+
+
 def test_an_audit_says_which_vectors_are_in_the_folder_and_measures_them(models, tmp_path):
     texts, folder = tmp_path / "texts.txt", str(models[1] / "aligned")
     texts.write_text("\n".join(ROWS))
@@ -108,7 +149,7 @@ def test_an_audit_says_which_vectors_are_in_the_folder_and_measures_them(models,
 
 def test_the_card_names_the_teacher_and_the_code(models, monkeypatch):
     cards = {name: (models[1] / name / "README.md").read_text() for name in KINDS}
-    assert "last 1 layer(s) of the teacher, my-base" in cards["aligned"]
+    assert "last 1 layer(s) of the teacher, `my-base`" in cards["aligned"]
     assert "licence" not in cards["layers"]
     assert str(models[1]) not in (models[1] / "aligned" / "readout.json").read_text()
     monkeypatch.chdir(models[1])

@@ -134,7 +134,7 @@ class TestClassifiers:
             out = to_sentence_transformer(model, source.folder, tmp_path / name)
             check(out, model)
             assert same_weights(source.folder, out)
-            assert "predicts like the base model" in (out / "README.md").read_text()
+            assert "predicts as before" in (out / "README.md").read_text()
 
 
 class TestModules:

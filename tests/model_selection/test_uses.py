@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import paired_cosine_distances
 
 from isoadapt.model_selection import Outliers, Similarity, Use, compare_adapters
@@ -111,3 +112,8 @@ def test_several_of_a_kind_have_their_own_names_and_vectors_of_a_teacher():
     assert rows["far"]["second pass"]["score"] != rows["outliers"]["second pass"]["score"]
     with pytest.raises(ValueError, match=r"no vectors of titles\.A"):
         compare_adapters(**options, teacher=taught)
+
+
+def test_outliers_of_an_adapter_with_one_column_are_compared():
+    found = compare_adapters(X, y, {"pca1": PCA(1)}, uses=[Outliers(X[:30] - 4)], **TEST)
+    assert 0 <= row_of(found, "outliers", "pca1")["score"] <= 1

@@ -105,10 +105,12 @@ def compare_adapters(
         Further uses of the vectors with their data, embedded like X. Several of one kind need
         different names.
     teacher : mapping of str to array-like of shape (n, n_teacher_features), default=None
-        Vectors by another encoder, such as the base model, of all sets that are given, "X",
-        "X_test", "A", "B", "queries", "documents" and "foreign", for
-        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include. It needs a frozen
-        `head`, see :doc:`/guide/comparing`. The sets may have more columns than the head reads.
+        Vectors by another encoder, such as the base model, for
+        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include: of "X" and of all
+        other sets that are given, "X_test", "A", "B", "queries", "documents" and "foreign", which
+        a second use of the same kind has as "NAME.A" and so on. It needs a frozen `head`. X and the
+        other sets may have more columns than the head reads, which only TeacherReadout gets. The
+        row "second pass" is the teacher's own vectors, with a head that is fitted to them.
     n_jobs : int, default=None
         Number of processes. The result does not depend on it, except for the seconds.
     random_state : int, RandomState instance or None, default=None

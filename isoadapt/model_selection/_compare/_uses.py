@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -31,7 +31,6 @@ from isoadapt.model_selection._compare._paired_tests import (
     rests_on_few,
     two_means,
 )
-from isoadapt.novelty import NoveltyDetector
 
 K = 10  # number of neighbours and rank of a search
 FEWEST = 3  # rows that are judged, and pairs
@@ -263,9 +262,9 @@ class Index(Search):
 class Outliers(Use):
     """Rows of another distribution, for :func:`compare_adapters`.
 
-    The metric is the AUROC of ``score_samples`` of :class:`~isoadapt.NoveltyDetector`, the cosine
-    to the nearest training row, judged rows against foreign rows. The largest probability of a
-    frozen `head` is a control.
+    The metric is the AUROC of the cosine to the nearest training row, the score of
+    :class:`~isoadapt.NoveltyDetector`, judged rows against foreign rows. The largest probability of
+    a frozen `head` is a control.
 
     Parameters
     ----------
@@ -286,9 +285,7 @@ class Outliers(Use):
     def measure(self, transform: Transform) -> Floats:
         score = transform.score
         if score is None:
-            train = transform(transform.train)
-            # One calibration row, because the limit is not used.
-            score = NoveltyDetector().fit(train, X_calibration=train[:1]).score_samples
+            score = partial(_closeness, reference=transform(transform.train))
         rows = transform.judged, transform(self.foreign)
         return np.concatenate(placements(*(-score(each) for each in rows)))
 
@@ -333,6 +330,12 @@ def same_class_shares(Z: Floats, y: NDArray[Any]) -> Floats:
     excess = same - precision
     as_neighbour = np.bincount(numbers.ravel(), weights=excess.ravel(), minlength=len(Z))
     return precision + (excess.sum(axis=1) + as_neighbour) / k
+
+
+def _closeness(Z: Floats, reference: Floats) -> Floats:
+    """Cosine (n,), less 1, with the nearest row of the reference, of which it may be a copy."""
+    rows, queries = (torch.from_numpy(each) for each in (reference, Z))
+    return -nearest_neighbours(rows, 1, queries=queries)[0][:, 0].numpy()
 
 
 def placements(inner: Floats, outer: Floats) -> tuple[Floats, Floats]:
