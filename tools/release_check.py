@@ -3,7 +3,7 @@
 The wheel and the sdist are built by ``python -m build`` in an environment of their own. The wheel
 is then installed without its dependencies into a second, empty environment, which reads the
 dependencies from the environment that runs this script. The folder of the repository is not on its
-path. The README's examples run there on a tiny checkpoint, in place of that of ``isoadapt demo``.
+path. The README's examples run there on tiny models and texts, in place of the reader's.
 """
 
 import os
@@ -32,18 +32,24 @@ _DATA = {
     )
 }
 README = """
-import re, sys
+import pathlib, re, sys
 import isoadapt
 assert isoadapt.__file__.startswith(sys.prefix), isoadapt.__file__
 text = open(sys.argv[1], encoding="utf-8").read()
-names = {}
+texts = pathlib.Path("texts.txt").read_text().splitlines()
+names = {"texts": texts, "new_texts": texts[:60], "new_y": [i % 2 for i in range(60)]}
 for block in re.findall(r"```python\\n(.*?)```", text, re.DOTALL):
     exec(compile(block, "README.md", "exec"), names)
 """
 CHECKPOINT = """
-import sys
-from tests.tiny_models import save_model
-save_model(sys.argv[1], num_labels=2)
+import itertools, pathlib, sys
+from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
+folder = pathlib.Path(sys.argv[1])
+save_model(folder / "my-model", num_labels=2)
+for part in (make_model(num_labels=2).bert, make_tokenizer()):
+    part.save_pretrained(folder / "my-base")
+texts = itertools.islice(itertools.permutations(WORDS[:6], 4), 96)
+(folder / "texts.txt").write_text("\\n".join(map(" ".join, texts)))
 """
 
 
@@ -121,8 +127,7 @@ def _check_command(python: Path) -> None:
 def _run_readme(python: Path, folder: Path) -> None:
     """Run every Python block of the README in one process, away from the repository."""
     folder.mkdir()
-    target = folder / "isoadapt-demo" / "checkpoint"
-    subprocess.run([sys.executable, "-c", CHECKPOINT, target], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", CHECKPOINT, folder], check=True, cwd=ROOT)
     shutil.copy(ROOT / "README.md", folder)
     start = time.perf_counter()
     _run(python, "-c", README, "README.md", cwd=folder)
