@@ -19,7 +19,7 @@ SOURCES = {  # page: the sections that it takes its figures from
     "README.md": ("dual_use", "bench"),
     "docs/index.md": ("dual_use",),
     "docs/start.md": ("embeddings_table",),
-    "docs/guide/results.md": ("dual_use", "few_texts", "advice", "embeddings_table"),
+    "docs/guide/results.md": ("dual_use", "depth", "few_texts", "advice", "embeddings_table"),
     "docs/guide/finetuning.md": ("anchored",),
     "docs/guide/moving_vectors.md": ("moving_vectors",),
     "docs/guide/similarity.md": ("match_threshold", "dual_use"),

@@ -82,7 +82,7 @@ def text(frame: pd.DataFrame) -> str:
     """Return a table of each classifier, and how exact the figures are."""
     whole, tables = frame.set_index([*KEY]), []
     for name in CHECKPOINTS:
-        one = whole.loc[name].reindex([*ROWS])
+        one = whole.loc[name].reindex([*ROWS]).dropna(subset="figures")
         shown = pd.DataFrame([*one["figures"]], one.index).map(
             lambda pair: f"{pair[0]:.3f}", na_action="ignore"
         )

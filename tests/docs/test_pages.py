@@ -163,13 +163,20 @@ USES = {
     "own task, head": "own task",
     "predictions changed": "changed",
 }
+DEEPER = {"Banking77, MPNet": "banking77-mpnet-light |", "CoLA, SmolLM2": "cola-smollm2-light |"}
+DEEPER_USES = {"similarity: STS-B": "STS-B", "own texts in the base's index": "own texts in the"}
+DEEPER_USES |= {"neighbours of the same class": "same class", "passes": "passes"}
+DEEPER_USES |= {"predictions changed": "changed"}
+DEEPER_VECTORS = [*VECTORS.values()]
+DEEPER_VECTORS[4:5] = ["TeacherReadout, pooled states", VECTORS["aligned"]]
+DEEPER_VECTORS[6:6] = [f"{VECTORS['aligned']} of two layers"]
 CLASSIFIERS = {"CLINC150": "clinc150-minilm", "Banking77": "banking77-minilm"}
 CLASSIFIERS |= {"CoLA": "cola-minilm", "MRPC": "mrpc-minilm", "SST-2": "sst2-minilm"}
 CLASSIFIERS |= {"CoLA, three layers": "cola-l3", "twelve classes": "phenomenon-12-minilm"}
 
 
 def test_the_tables_of_the_results_page_are_those_of_the_benchmarks():
-    first, second, *by_use, seeded, _, _, _, measured = tables("results")
+    first, second, *by_use, seeded, deeper, _, _, _, measured = tables("results")
     for case, uses in (("clinc150-minilm", first), ("cola-minilm", second)):
         (_, *vectors), *rows = uses
         assert len(rows) == len(USES) - (case == "cola-minilm")  # no logistic head
@@ -191,6 +198,11 @@ def test_the_tables_of_the_results_page_are_those_of_the_benchmarks():
             for each in vectors
         ]
         assert cells == [each.split(" ± ")[0] for each in means]
+    for label, *cells in deeper[1:]:
+        name, _, use = label.rpartition(", ")
+        known = results.table(DEEPER[name])
+        [column] = [each for each in known["raw"] if each.startswith(DEEPER_USES[use])]
+        assert cells == [known.get(row, {}).get(column, "") for row in DEEPER_VECTORS]
     (_, *columns), *rows = measured
     names = [*CONTROLS, *(each.name for each in VARIANTS)]
     assert [name.replace("`", "") for name, *_ in rows] == names
