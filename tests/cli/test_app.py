@@ -140,7 +140,7 @@ def test_several_files_may_follow_one_flag():
     line = "--on a.tsv b.TXT c.csv.gz whitening --set x=1 --set y=2 --out d.npy"
     found = context("fit", line.split()).params
     assert [*map(str, found["on"])] == ["a.tsv", "b.TXT", "c.csv.gz"]
-    assert (found["name"], found["settings"]) == ("whitening", ["x=1", "y=2"])
+    assert (found["name"], [*found["settings"]]) == ("whitening", ["x=1", "y=2"])
 
 
 def test_nan_becomes_null_in_json(capsys):
