@@ -13,6 +13,7 @@ import isoadapt
 from benchmarks.quality._adapter_rows import RECORDED
 from docs import picture
 from docs._ext import api, drawing, gallery
+from isoadapt import adapted
 from isoadapt.adapters._registry import VARIANTS
 from isoadapt.datasets import minilm_folder
 from isoadapt.model_selection._compare._paired_tests import clusters, corrected_t, mcnemar, mean
@@ -238,7 +239,9 @@ def test_the_thumbnail_of_an_example_that_did_not_run_is_its_code(example):
 
 
 @pytest.mark.slow
-def test_the_picture_shows_what_a_search_finds(shared):
+def test_the_picture_shows_what_a_search_finds(shared, monkeypatch):
+    n, share = adapted.ALIGNED
+    monkeypatch.setattr(adapted, "ALIGNED", (5 * n, share))  # as many as without the tests
     model, train = shared / "models" / "cola-minilm", shared / "data" / "cola" / "train.tsv"
     found = picture.search(str(model), str(train), str(minilm_folder()))
     assert found == json.loads(picture.NEIGHBOURS.read_text("utf-8"))
