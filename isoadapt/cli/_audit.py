@@ -17,7 +17,7 @@ from isoadapt.encoders._texts import as_texts
 from isoadapt.encoders._tokenization import tokenize_blocks
 from isoadapt.encoders._transformer import has_unread_export
 from isoadapt.metrics import IsotropyReport, isotropy_report, match_threshold
-from isoadapt.metrics._report_text import REFERENCES, repair, table
+from isoadapt.metrics._report_text import REFERENCES, repair, state, table
 
 
 def audit(
@@ -95,7 +95,7 @@ def _advice(
     options += ["--max-length", str(encoder.max_length)] if encoder.max_length else []
     names = [name for name, adapter in METHODS.items() if adapter == repair(report, head)]
     fits = [[name] for name in names]
-    if "TeacherReadout" in verdict:
+    if head and state(report) in ("collapsed", "partly"):
         fits.insert(0, ["teacher-readout", "--teacher", "my-base"])
     end = ["--on", path, "--model", model, "--out", "my-adapter", *options]
     commands = [["fit", *each, *end] for each in fits]

@@ -59,7 +59,8 @@ class LibraryEncoder:
         self, texts: Texts, progress: Callable[[int], Any] = lambda n_texts: None
     ) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of all texts, repeated or not."""
-        if texts.second is not None and any(type(m).__name__ in READOUT_KIND for m in self.model):
+        kinds = {type(module).__name__ for module in self.model}
+        if texts.second is not None and READOUT_KIND.rpartition(".")[2] in kinds:
             raise ValueError(f"{self.shown} gives vectors of single texts, not of pairs")
         rows, blocks = texts.items(), []
         size = 1 if self._padding_changes_vectors() else 32

@@ -301,3 +301,11 @@ def test_a_sparse_model_is_refused(folder):
     edit(folder, MODEL, model_type="SparseEncoder")
     with pytest.raises(ValueError, match="model_type='SparseEncoder'"):
         TransformerEncoder(folder).transform(TEXTS)
+
+
+def test_pairs_of_a_model_that_the_library_computes(make):
+    pairs = [*zip(TEXTS[:2], TEXTS[2:4], strict=True)]
+    encoder = TransformerEncoder(make("mean", (nn.Softsign(), 8, True)))
+    assert isinstance(encoder.open(), LibraryEncoder)
+    expected = encoder.model.encode(pairs)
+    np.testing.assert_allclose(encoder.transform(pairs), expected, atol=1e-6)
