@@ -23,7 +23,7 @@ SOURCES = {  # page: the sections that it takes its figures from
     "docs/guide/finetuning.md": ("anchored",),
     "docs/guide/moving_vectors.md": ("moving_vectors",),
     "docs/guide/similarity.md": ("match_threshold", "dual_use"),
-    "docs/guide/readout.md": ("dual_use", "few_texts"),
+    "docs/guide/readout.md": ("dual_use", "few_texts", "depth"),
     "docs/guide/scope.md": ("uses",),
     "docs/guide/duplicates.md": ("uses",),
     "docs/guide/judging.md": ("embeddings_table",),
