@@ -254,8 +254,8 @@ def _advice(found: dict[str, PairFigures]) -> str:
     taught, base = (found[name].correlation for name in (_TAUGHT, _BEFORE))
     return (
         "One layer of the base model on the classifier's states of tokens reaches a similarity of "
-        f"{taught:.3f} in the same pass, the base model itself {base:.3f}. No prediction changes. "
-        "Without the base model, repair the classifier's own vectors."
+        f"{taught:.3f} in the same pass, the base model itself {base:.3f}. The predictions stay "
+        "the same. Without the base model, repair the classifier's own vectors."
     )
 
 
