@@ -2,7 +2,7 @@
 Keep the geometry while fine-tuning
 ===================================
 
-Fine-tune with an anchor, which holds mean-pooled vectors near those of before:
+Fine-tune with an anchor, a penalty that keeps mean-pooled vectors close to those of the base model:
 ``python examples/anchored_finetuning.py [MODEL]``. The alternative is to repair them afterwards.
 """
 

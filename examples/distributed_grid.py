@@ -3,8 +3,8 @@ A grid search over several processes
 ====================================
 
 ``GridSearchCV`` over the workers of a dask cluster: ``python examples/distributed_grid.py
-[CHECKPOINT]``. The default checkpoint is the one that ``make demo`` fine-tunes. It needs dask:
-``pip install ".[dask]"``.
+[CHECKPOINT]``. The default checkpoint is the one that ``make demo`` fine-tunes. The example needs
+dask: ``pip install ".[dask]"``.
 
 All workers of this machine share one cache of embeddings, so each text is encoded once.
 """

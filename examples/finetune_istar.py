@@ -4,10 +4,10 @@ Fine-tune with I-STAR
 
 Continue the fine-tuning of a classifier with I-STAR's penalty on the tokens of all layers:
 ``python examples/finetune_istar.py [CHECKPOINT]``. The default checkpoint is the one that
-``make demo`` fine-tunes. It takes a part of the texts, so that it ends soon.
+``make demo`` fine-tunes. A part of the texts is used, to be quick.
 
-λ above zero asks for more isotropy, λ below zero for less, with which I-STAR's paper reports its
-best scores.
+λ above zero increases isotropy. λ below zero decreases it; I-STAR's paper reports its best scores
+with such λ.
 """
 
 import sys

@@ -7,9 +7,9 @@ Find texts unlike those that a classifier was trained on:
 fine-tunes.
 
 scikit-learn's detectors work on adapted vectors as on any others. They are fitted on the training
-texts. They are judged on the development texts of the same corpus, whose words do not occur in
-training, against sentences from elsewhere. The area under the ROC curve (AUROC) is 0.5 for a
-detector that guesses and 1 for a perfect one.
+texts, and judged by how well they separate sentences of another source from the development texts
+of the same corpus, whose words do not occur in training. The area under the ROC curve (AUROC) is
+0.5 for a detector that guesses and 1 for a perfect one.
 """
 
 import sys

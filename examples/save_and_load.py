@@ -2,7 +2,7 @@
 Saving and loading
 ==================
 
-One estimator from texts to predictions, saved without the weights of the encoder:
+Save one estimator from texts to predictions, without the weights of the encoder:
 ``python examples/save_and_load.py [CHECKPOINT]``.
 """
 

@@ -2,9 +2,9 @@
 Serve labels and vectors without torch
 ======================================
 
-A service in onnxruntime and tokenizers alone: text in, label and adapted vector out, of one pass:
-``python examples/serve_onnx.py [CHECKPOINT]``. The class ``Service`` is all that a server needs.
-The default checkpoint is the one that ``make demo`` fine-tunes.
+A service that gives the label and the adapted vector of a text from one pass, and needs onnxruntime
+and tokenizers alone: ``python examples/serve_onnx.py [CHECKPOINT]``. The class ``Service`` is all
+that a server needs. The default checkpoint is the one that ``make demo`` fine-tunes.
 """
 
 import json

@@ -3,8 +3,9 @@ Serve labels and vectors to OpenAI clients
 ==========================================
 
 ``python examples/server.py FOLDER`` serves a classifier that ``export_onnx`` wrote, with fastapi,
-uvicorn, onnxruntime and tokenizers: vectors of unit length, as OpenAI clients read them, labels,
-probabilities and, with ``--novelty FILE``, whether a text is unlike those of training.
+uvicorn, onnxruntime and tokenizers. It answers with vectors of unit length, as OpenAI clients read
+them, labels, probabilities and, with ``--novelty FILE``, whether a text is unlike all training
+texts.
 """
 
 import argparse

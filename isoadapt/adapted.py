@@ -105,20 +105,20 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A live model
         cannot be pickled: set ``teacher=None`` after ``fit``.
     teacher_layers : int or "auto", default="auto"
-        Number of last layers of the teacher that run on the classifier's states of tokens, which a
-        linear map aligns with the teacher's: the vectors then come close to the teacher's own, in
-        one pass and these layers. 0 predicts them from pooled hidden states alone. "auto" is 1 if
-        both are transformers with the same tokenizer, and otherwise 0, with a warning.
+        Number of the teacher's last layers that run on the classifier's token states, after a
+        linear map that aligns these with the teacher's. 0 predicts the teacher's vectors from
+        pooled hidden states instead, which is less exact. "auto" is 1 if both are transformers with
+        the same tokenizer, and otherwise 0, with a warning.
     general : "auto", sequence of str or None, default="auto"
         Sentences on all subjects that are added to the texts of the fit, so that the map also suits
-        other texts. "auto" adds those of :func:`~isoadapt.datasets.load_general_sentences` to fits
-        with a teacher, and of LogitPreservingWhitening where the logits of three or more classes
-        explain most of the variance, so that neighbours keep their class. It adds none to texts
-        that are not English, with a warning. None adds none.
+        other texts. "auto" adds those of :func:`~isoadapt.datasets.load_general_sentences` to every
+        fit with a teacher, and to a fit of LogitPreservingWhitening if the logits of three or more
+        classes explain most of the variance, because texts of one class would move apart. If your
+        texts are not in English, it adds none, with a warning. None adds none.
     class_names : dict, default=None
-        The checkpoint's names of classes by your labels, one to one and complete. ``y``,
-        ``classes_`` and predictions are then your labels; saved adapters and exports keep the
-        checkpoint's.
+        Dict from your labels to the checkpoint's names of the classes, one to one and complete.
+        ``y``, ``classes_`` and predictions are then your labels; saved adapters and exports keep
+        the checkpoint's names.
     passthrough : bool, default=False
         Whether the adapted embeddings are followed by the raw ones, each scaled to unit length; see
         :doc:`/guide/scope`. With a TeacherReadout, the raw ones are the head's input; without a
@@ -136,21 +136,21 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     teacher_layers_ : int
         Number of last layers of the teacher that run; only with a teacher.
     r2_own_, r2_general_ : float
-        R² of the teacher's vectors for a fifth of the given and of the general texts, which another
-        fit leaves out; NaN if there are none. Only with a teacher.
+        R² of the teacher's vectors for a fifth of the given texts, and for a fifth of the general
+        sentences, after a second fit without them; NaN if there are none. Only with a teacher.
 
     Notes
     -----
     ``head="auto"`` of an adapter is the checkpoint's head. Labels must then be the checkpoint's
     names of the classes, its ids, or the keys of `class_names`; others raise ValueError before
-    texts are encoded. If the checkpoint has no head for the embeddings, and for the tags before
-    ``fit``, "auto" is what it is for matrices. Any other head is taken literally.
-    :doc:`/guide/heads` has the details.
+    texts are encoded. If the checkpoint has no head for the embeddings, "auto" means the same as
+    for matrices; the tags before ``fit`` are also those for matrices. Any other head is taken
+    literally. :doc:`/guide/heads` has the details.
 
     With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
     pooling="readout")``, and the fitted encoder in ``pipeline_`` holds the teacher's layers, see
     :doc:`/guide/readout`. The head is that of the checkpoint, if the encoder's first columns are
-    its input. ``fit`` finds it, so before, the estimator has no predictions and no tags of a
+    its input. ``fit`` finds it: before that, the estimator has no predictions and no tags of a
     classifier or regressor, unless ``head`` is set.
 
     Examples

@@ -68,9 +68,9 @@ class NoveltyDetector(OutlierMixin, BaseEstimator):
             Groups of rows that depend on each other, such as paraphrases. Rows of one group are not
             compared for the limit.
         X_calibration : array-like of shape (n_calibration, n_features), default=None
-            Rows of the same kind that the encoder was not fitted to, for the limit. By default each
-            training row takes the place of a new one. If the encoder was fitted to these, another
-            share of new rows than `rate` is refused: .015 to .11 in three classifiers, not .05.
+            Rows of the same kind that the encoder was not fitted to, for the limit. None takes the
+            limit from the training rows. If the encoder was fitted to these, the share of new rows
+            that is refused differs from `rate`: .015 to .11 instead of .05 in three classifiers.
         """
         least = {"ensure_min_samples": 2, "ensure_min_features": 2}
         self._training = unit_matrix(validate_data(self, as_matrix(X), dtype=FLOATS, **least))

@@ -39,8 +39,8 @@ class AllButTheTop(RefittedHead, MomentsAdapter):
 
     References
     ----------
-    J. Mu and P. Viswanath (2018), "All-but-the-top: Simple and effective postprocessing for word
-    representations".
+    J. Mu, S. Bhat and P. Viswanath (2017), "All-but-the-top: simple and effective postprocessing
+    for word representations".
 
     Examples
     --------

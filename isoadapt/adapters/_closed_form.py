@@ -73,8 +73,8 @@ class OnePassAdapter(BaseAdapter):
         TypeError
             If X is given in chunks, but the class or its parameters require all rows at once.
         ValueError
-            If X is not finite or all its rows are equal, if weights are negative or sum to 1 or
-            less, if chunks have different widths, or if an iterator is exhausted.
+            If X is not finite or all its rows are equal, if weights are negative or sum to less
+            than 2, if chunks have different widths, or if an iterator is exhausted.
         """
         if why := self._why_all_rows():
             refuse_chunks(X, why)
@@ -134,7 +134,7 @@ class MomentsAdapter(OnePassAdapter):
 
         X are the embeddings (n_samples, n_features) of one chunk, and `sample_weight` (n_samples,)
         their frequency weights; y is ignored. ValueError is raised if X is not finite, if all rows
-        so far are equal, or if weights are negative or sum to 1 or less over all rows so far.
+        so far are equal, or if weights are negative or sum to less than 2 over all rows so far.
         """
         refuse_chunks(X, "partial_fit takes one chunk at a time")
         first = not hasattr(self, "moments_")

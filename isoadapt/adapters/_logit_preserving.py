@@ -31,8 +31,9 @@ class LogitPreservingWhitening(MomentsAdapter):
     the same, so no prediction changes.
 
     A head of many outputs leaves few directions free: the repr of a fitted adapter counts them,
-    and a warning is issued if they are fewer than 5 % of all. Another one is issued if the logits
-    of three or more classes explain most of their variance: fit to texts on other subjects too.
+    and a warning is issued if they are fewer than 5 % of all. Another warning is issued if the
+    logits of three or more classes explain most of the variance of the free directions: fit to
+    texts on other subjects too.
 
     Parameters
     ----------

@@ -100,9 +100,9 @@ class TaskAdapter(BaseAdapter):
         ------
         ValueError
             If X is constant or not finite, if y has labels unknown to the head, if parameters
-            exclude each other, or if training diverges. Also if weights are negative or sum to 1 or
-            less, if `scoring` does not support weights, or if a head that is to be fitted does not
-            and they are not whole numbers.
+            exclude each other, or if training diverges. Also if weights are negative or sum to less
+            than 2, if `scoring` does not support weights, or if a head that is to be fitted does
+            not support weights and they are not whole numbers.
         """
         return self._fit(self._prepare(X, y, sample_weight, groups))
 

@@ -37,18 +37,19 @@ _SMALLEST = 1e-8  # ridge that is larger than the rounding errors of a correlati
 class TeacherReadout(BaseAdapter):
     """Predict a teacher's vectors from several layers of a classifier, and keep its logits.
 
-    One pass of a fine-tuned classifier computes the pooled hidden states of all its layers besides
-    the vector that enters its head. This adapter is a ridge regression from them to the vectors of
-    another encoder, the teacher, such as the base model. It needs unlabelled texts that both have
-    encoded. The first columns of X are the head's input, so predictions stay exact.
+    One pass of a fine-tuned classifier gives hidden states of all its layers and the input of its
+    head. This adapter is a ridge regression from such columns to the vectors of another encoder,
+    the teacher, such as the base model. It needs unlabelled texts that both have encoded. The first
+    columns of X are the head's input, from which predictions are computed as before. In an
+    :class:`~isoadapt.AdaptedEncoder`, X may also hold the output of the teacher's last layers.
 
     Columns of X are standardised. The teacher's vectors are scaled to unit length; zeros stay
     zeros. Let T̂ be the predicted vectors, and h the head's input.
 
     - ``space="teacher"`` returns T̂, which can be compared with vectors that the teacher computed.
     - ``space="head"`` returns z = RRᵀh + sNQᵀT̂, which the head reads exactly as h. R and N are
-      orthonormal bases of the head's row space and of its complement. Q holds the directions in
-      which T̂ is largest, of its uncentred second moment, at most as many as N has columns.
+      orthonormal bases of the head's row space and of its complement. Q holds the leading
+      eigenvectors of the uncentred second moment of T̂, at most as many as N has columns.
 
     Parameters
     ----------
@@ -60,8 +61,8 @@ class TeacherReadout(BaseAdapter):
     ridge : float or "auto", default="auto"
         The penalty α in the coefficients (X̃ᵀX̃/n + αI)⁻¹X̃ᵀT/n of the standardised columns X̃. "auto"
         minimises the squared error in five folds of rows, each left out of the fit in turn. The
-        folds are made of groups if they are given, else by a hash of the row of X, which copies
-        share, nearly always also if they differ by rounding. A number must be at least 1e-8.
+        folds keep groups whole. Without groups, they keep copies of a row together, nearly always
+        also copies that differ by rounding. A number must be at least 1e-8.
     head_share : float, default=0.03
         Share, between 0 and 1, of RRᵀh in the mean squared norm of z with ``space="head"``, which
         sets s. If it is small, z has nearly the cosines of T̂.
@@ -78,8 +79,9 @@ class TeacherReadout(BaseAdapter):
         The penalty used.
     r2_ : float
         Share of the variance of the teacher's vectors explained in the folds that are left out of
-        the fit. Too high if rows of different folds are similar, such as the sentences of one
-        document, unless these are `groups`. NaN if all vectors are equal or all rows in one fold.
+        the fit. It is too high if rows of different folds are similar, such as the sentences of one
+        document, unless documents are `groups`. NaN if all vectors are equal or all rows are in one
+        fold.
     moments_ : Folds
         Moments of the columns of X and y in each fold, about 40 bytes times the square of their
         number; only after ``partial_fit``, which continues with them.
@@ -149,8 +151,8 @@ class TeacherReadout(BaseAdapter):
             If X is given in chunks, but is neither a memory map nor a dask array.
         ValueError
             If X or y is not finite, their lengths differ, all rows of X are equal, or weights are
-            negative or sum to 1 or less; if the head is wider than X; or if ``space="head"`` has no
-            head, or a head of full rank.
+            negative or sum to less than 2; if the head is wider than X; or if ``space="head"`` has
+            no head, or a head of full rank.
         """
         folds = NO_ROWS
         for chunk in _chunks(X, y, sample_weight, groups):

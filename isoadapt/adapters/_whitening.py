@@ -39,11 +39,11 @@ class Whitening(RefittedHead, MomentsAdapter):
     shrinkage : float or {"auto", "oas", "ledoit-wolf"}, default="auto"
         Shrinkage s in [0, 1]. 0 whitens the rows that the adapter is fitted to exactly, and new
         rows badly unless there are many times as many rows as features. "auto" chooses s so that
-        new rows are expected to have the highest IsoScore, and at least a fiftieth of "oas"; where
-        many directions vary in few rows only, "oas" can be better (see the guide, "What can be
-        lost"). "oas" (Chen et al., 2010) and "ledoit-wolf" (Ledoit and Wolf, 2004) estimate the s
-        whose covariance has the smallest error. "auto" and "oas" (best for Gaussian rows) use the
-        eigenvalues of S only; "ledoit-wolf" uses the fourth moment of the rows too.
+        new rows are expected to have the highest IsoScore, but at least a fiftieth of the s of
+        "oas". If many directions vary in few rows only, "oas" can be better, see
+        :doc:`/guide/choosing`. "oas" (Chen et al., 2010) and "ledoit-wolf" (Ledoit and Wolf, 2004)
+        estimate the s whose covariance has the smallest error. "auto" and "oas" (best for Gaussian
+        rows) use the eigenvalues of S only; "ledoit-wolf" uses the fourth moment of the rows too.
     strength : float, default=1.0
         Strength p in [0, 1]. 1 whitens, 0 only centres.
     n_components : int, default=None

@@ -105,7 +105,7 @@ def audit(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Say how collapsed the embeddings of texts, or a matrix of embeddings, are, and what to do.
+    """Say how collapsed embeddings are, of texts or of a matrix, and what to do.
 
     Example:
 
@@ -143,8 +143,8 @@ def compare(
     queries: Annotated[
         Path | None,
         Option(
-            help="Table of queries, to judge search too, with --documents and --relevant. Or, "
-            "alone, of the columns query and document: texts, and texts that they should find."
+            help="Table of queries, to judge search too, with --documents and --relevant; or "
+            "alone, with the columns query and document: a text, and one that it should find."
         ),
     ] = None,
     documents: Annotated[Path | None, Option(help="Table of the documents to search.")] = None,
@@ -152,7 +152,8 @@ def compare(
         Path | None,
         Option(
             help="Table of the columns query and document, which name rows of the two by their "
-            "columns id or, without one, by their numbers from 1. Other queries are left out."
+            "columns id or, without one, by their numbers from 1. Queries without a document are "
+            "left out."
         ),
     ] = None,
     foreign: Annotated[
@@ -403,8 +404,8 @@ def export(
     """Write adapter and checkpoint as one model: for sentence-transformers, ONNX or transformers.
 
     A readout of hidden layers gets one file of code, which sentence-transformers
-    runs if it is trusted. With --onnx, as one graph for ONNX Runtime. With --merge,
-    as a checkpoint like the given one, for adapters that change its predictions.
+    runs if it is trusted. --onnx writes one graph for ONNX Runtime. --merge writes
+    a checkpoint like the given one, for adapters that change its predictions.
 
     Example:
 
@@ -479,7 +480,8 @@ def check(
 ) -> None:
     """Say whether an exported model gives the vectors and predictions of its export.
 
-    Each library that it was written for encodes a few texts. The exit status is 1 if one differs.
+    Each library that it was written for encodes a few texts. The exit status is 1 if a result
+    differs.
 
     Example:
 

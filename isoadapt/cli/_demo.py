@@ -50,7 +50,7 @@ _PARAPHRASE = 4  # least grade of a pair whose sentences have nearly the same me
 _LEGEND = (
     "changed: predictions that the adapter changes. similarity: as above. IsoScore: 1 if the "
     "variance is the same in all directions. s: seconds of the fit. “head refit”: the classifier's "
-    "last layer is fitted anew. “head refit only” and “no penalty” are controls: an adapter must "
+    "last layer is fitted again. “head refit only” and “no penalty” are controls: an adapter must "
     "be better than they are to deserve credit for the task."
 )
 
@@ -254,8 +254,8 @@ def _advice(found: dict[str, PairFigures]) -> str:
     taught, base = (found[name].correlation for name in (_TAUGHT, _BEFORE))
     return (
         "One layer of the base model on the classifier's states of tokens reaches a similarity of "
-        f"{taught:.3f} in the same pass, the base model itself {base:.3f}. The predictions stay. "
-        "Without the base model there is the repair of the classifier's own vectors."
+        f"{taught:.3f} in the same pass, the base model itself {base:.3f}. The predictions stay "
+        "the same. Without the base model, repair the classifier's own vectors."
     )
 
 

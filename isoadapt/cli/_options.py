@@ -34,19 +34,19 @@ Separately = Annotated[
 ]
 Teacher = Annotated[
     str | None,
-    Option(help="For teacher-readout: the encoder, or the matrix, whose vectors it learns."),
+    Option(help="For teacher-readout: encoder or matrix whose vectors the adapter learns."),
 ]
 TeacherLayers = Annotated[
-    str, Option(metavar="N", help="Last layers of the teacher that run on the texts' tokens, or 0.")
+    str, Option(metavar="N", help="Number of the teacher's last layers to run; 0: pooled states.")
 ]
 General = Annotated[
-    str, Option(metavar="FILE", help="Sentences on all subjects, added to the texts, or none.")
+    str, Option(metavar="FILE", help="Sentences on all subjects to add to the texts, or none.")
 ]
 Head = Annotated[
     str, Option(help="auto: the checkpoint's. For another task, a new one: logistic or ridge.")
 ]
 ClassNames = Annotated[
-    str | None, Option(metavar="LABEL=NAME,...", help="Your labels and the checkpoint's names.")
+    str | None, Option(metavar="LABEL=NAME,...", help="The checkpoint's names for your labels.")
 ]
 Label = Annotated[str | None, Option(help="Column of labels. Default: label.")]
 Encoding = Annotated[str | None, Option(help="Encoding of text files. Default: UTF-8.")]

@@ -119,11 +119,11 @@ class SimilarityPairs(NamedTuple):
 def load_similarity_pairs() -> SimilarityPairs:
     """Load 102 pairs of English sentences with a graded similarity, for quick checks.
 
-    The sentences were made for this package, 17 pairs of each grade, which alternate. As in the
-    semantic textual similarity tasks, a grade is the same meaning (5), but for minor details (4) or
-    something important (3), the same subject (2), the same topic (1), or unrelated (0). So few
-    pairs tell a broken embedding from a usable one, with a standard error of a correlation of up to
-    about 0.1; to rank good encoders, use a benchmark such as STS-B.
+    The sentences were made for this package, 17 pairs of each grade, which alternate. The grades
+    are those of the semantic textual similarity tasks: the same meaning (5), the same but for minor
+    details (4) or for something important (3), the same subject (2), the same topic (1), unrelated
+    (0). The pairs tell a broken embedding from a usable one; the standard error of a correlation is
+    up to about 0.1. To rank good encoders, use a benchmark such as STS-B.
 
     Returns
     -------
@@ -146,9 +146,9 @@ def load_similarity_pairs() -> SimilarityPairs:
 def load_general_sentences(n: int = 3000) -> list[str]:
     """Load up to 3,000 English definitions of WordNet, as texts on all subjects.
 
-    A map of vectors that is fitted to the texts of one task alone may not suit other texts; one
-    that is fitted to these too does. They have 5 to 30 words and are of WordNet 3.1, whose licence
-    is ``general_sentences.LICENSE`` beside this module and must accompany every copy of them.
+    A map of vectors that is fitted to the texts of one task alone may not suit other texts; add
+    these to the fit. The definitions have 5 to 30 words. They are from WordNet 3.1, whose licence,
+    ``general_sentences.LICENSE`` beside this module, must accompany every copy of them.
 
     Parameters
     ----------

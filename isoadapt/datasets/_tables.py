@@ -41,10 +41,10 @@ def load_table(
 ) -> tuple[Texts, Any]:
     """Read texts and labels from a table with a header, or from lines of texts or of JSON.
 
-    In a ``.tsv`` file, as in those of GLUE, a quotation mark is an ordinary character, unless the
-    file is what pandas writes with quoting, of which a warning tells. If the separator of the
-    suffix does not give the columns, another one of comma, semicolon, tab and ``|`` is taken, with
-    a warning, if it gives them and splits all rows alike.
+    In a ``.tsv`` file, as in those of GLUE, a quotation mark is an ordinary character, unless
+    pandas wrote the file with quoting, which a warning says. If the columns are not found with the
+    separator of the suffix, comma, semicolon, tab and ``|`` are tried. The first that finds the
+    columns and splits all rows alike is used, with a warning.
 
     Parameters
     ----------

@@ -91,9 +91,9 @@ class EmbeddingCache:
     Warns
     -----
     UserWarning
-        If vectors are damaged, which are encoded again, or if the file is, which is kept beside a
-        new one; or if the folder cannot be used, as on a full disk or a read-only one, and encoding
-        continues without the cache.
+        If vectors are damaged: they are encoded again. If the file is damaged: it is kept beside a
+        new one. If the folder cannot be used, for example because the disk is full or read-only:
+        encoding continues without the cache.
 
     See Also
     --------
@@ -102,8 +102,8 @@ class EmbeddingCache:
     Notes
     -----
     The store is an SQLite file with a checksum for every vector. A process or thread claims texts
-    before it encodes them, so no text is encoded twice. Others go on with other texts, and wait
-    only if all that they lack are claimed, which ends after 20 seconds.
+    before it encodes them, so no text is encoded twice. Others encode other texts meanwhile, and
+    wait only if all texts that they need are claimed. A claim ends after 20 seconds.
 
     Vectors computed on a GPU and on a CPU, in batches of other composition, or by other versions of
     torch and transformers, differ in the last bits. The cache treats them as equal. Everyone who

@@ -66,13 +66,13 @@ def load_checkpoint(
         If the checkpoint is not found, is incomplete or damaged.
     ValueError
         If the checkpoint has no linear classifier head of its own, if the head does not reproduce
-        the model's logits, if `pooling` does not begin with the head's input, or if `y` holds other
-        labels than the classes' names or ids, or such as may be both.
+        the model's logits, if `pooling` does not begin with the head's input, or if the labels in
+        `y` are neither names nor ids of the classes, or may be either.
 
     Notes
     -----
-    A head sorts its rows by label. If names are not sorted, the outputs of their head are the
-    model's logits in the order of ``classes_``.
+    A head sorts its rows by label: its outputs are the model's logits in the order of ``classes_``,
+    which differs from that of the ids if the names are not sorted.
 
     Examples
     --------

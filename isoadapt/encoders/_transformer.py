@@ -57,9 +57,9 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         ``(model, tokenizer)``, or a live SentenceTransformer. Only safetensors weights inside the
         folder are read. The folder may hold a PEFT adapter, which needs
         ``pip install "isoadapt[peft]"`` and is merged into the base model that it names. A live
-        model is shared by :func:`sklearn.base.clone`. It is never
-        changed, not even its training mode, keeps its device and dtype, and cannot be pickled; a
-        wrapper of ``torch.compile`` or DataParallel is left out, and quantised models are refused.
+        model is shared by :func:`sklearn.base.clone`. It is never changed, not even its training
+        mode, keeps its device and dtype, and cannot be pickled. A wrapper of ``torch.compile`` or
+        DataParallel is ignored, and quantised models are refused.
     pooling : str or list, default="auto"
         How a vector is computed. "head_input" is the input of the last linear layer of the
         classifier head. "cls" is the hidden state of the first token. "mean" and "max" are the mean
@@ -77,8 +77,8 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         is such a list for :class:`~isoadapt.TeacherReadout`: the head's input, if there is a head,
         then the mean of the last hidden state, of that at two thirds of the depth, and of the input
         of the first layer, "cls" of the last, and the mean at one third, as many as fit into 4,096
-        columns. ``get_feature_names_out`` says which. An AdaptedEncoder with a teacher sets a value
-        of its own, which holds the teacher's last layers.
+        columns. ``get_feature_names_out`` names them. An AdaptedEncoder with a teacher sets another
+        value, which holds the teacher's last layers.
     layer : int, default=-1
         Index of the hidden state for "cls", "mean" and "max". 0 is the input of the first layer
         and -1 the output of the last layer. "head_input" needs -1.

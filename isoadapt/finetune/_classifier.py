@@ -116,9 +116,9 @@ def finetune_text_classifier(
     penalty : {"anchor", "istar", "cosreg", "spectrum-control", "topological-entropy", \
             "isotropy-layer"}, Module or None, default=None
         Penalty that is added to the task loss: a loss of :mod:`isoadapt.losses`, or one by name.
-        "anchor" keeps the vectors of the texts near those that `model` gives them, which are
-        computed once, before the training: it is 1 minus the mean cosine between the two. The
-        others are methods with the parameters of their papers. "istar" is
+        "anchor" is 1 minus the mean cosine between the mean-pooled vectors of the texts and those
+        of `model`, which are computed once, before the training. The others are methods with the
+        parameters of their papers. "istar" is
         ``IsoScoreLoss(zeta=0.2, form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum-control"
         ``SpectrumControlLoss()``, "topological-entropy" ``PersistentEntropyLoss()``,
         "isotropy-layer" ``IsoScoreLoss()``.

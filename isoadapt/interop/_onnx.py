@@ -34,13 +34,14 @@ def export_onnx(
 ) -> Path:
     """Write an encoder, its affine adapter and its head as one ONNX graph.
 
-    The inputs of the graph are token ids and what belongs to them, its outputs are
-    ``sentence_vector`` of shape (batch, n_features_out), the adapted vectors, and ``logits`` of
-    shape (batch, n_outputs), if there is a head. Batch and length are dynamic. Beside the graph
-    lie ``tokenizer.json``, which truncates and pads, ``config.json`` with the labels in
-    ``id2label``, and a ``README.md`` that shows how to serve them with onnxruntime and tokenizers
-    alone. The graph is loaded and compared with the model before the folder appears. With the texts
-    and outputs in ``reference.json``, ``isoadapt check`` repeats this where it is deployed.
+    The inputs of the graph are token ids and the other inputs of the model, such as the attention
+    mask. Its outputs are ``sentence_vector`` of shape (batch, n_features_out), the adapted vectors,
+    and ``logits`` of shape (batch, n_outputs), if there is a head. Batch and length are dynamic.
+    The folder also holds ``tokenizer.json``, which truncates and pads, ``config.json`` with the
+    labels in ``id2label``, and a ``README.md`` that shows how to serve them with onnxruntime and
+    tokenizers alone. The graph is loaded and compared with the model before the folder appears.
+    With the texts and outputs in ``reference.json``, ``isoadapt check`` repeats this where the
+    folder is deployed.
 
     Parameters
     ----------

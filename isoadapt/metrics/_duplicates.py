@@ -29,9 +29,10 @@ _CONSTRAINTS["false_pairs"] = [Interval(Real, 0, None, closed="neither")]
 class Duplicates(NamedTuple):
     """Pairs of rows whose cosine is above a threshold, the most similar first.
 
-    It has the row numbers `pairs` (n_pairs, 2), i < j, and their `cosines`, up to the rounding of
-    float32; `threshold` and its 95 % interval, `ci_low` and `ci_high`, which is one point if it was
-    given; and `n_copies`, the number of rows that equal an earlier one and are in no pair.
+    `pairs` (n_pairs, 2) are row numbers i < j, and `cosines` (n_pairs,) are theirs, up to the
+    rounding of float32. `ci_low` and `ci_high` are the ends of the 95 % interval of `threshold`, or
+    equal to it if it was given. `n_copies` is the number of rows that equal an earlier one and are
+    in no pair.
     """
 
     pairs: NDArray[np.int64]
@@ -57,18 +58,19 @@ def find_duplicates(
         Number of pairs of unrelated rows that are expected above the threshold, at most 7.5 for
         each row.
     threshold : float, default=None
-        Cosine above which pairs are found, in place of that which `false_pairs` gives.
+        Cosine above which pairs are found. None computes it from `false_pairs`.
     verbose : int, default=0
         If not 0, progress is shown when standard error is a terminal.
 
     Notes
     -----
-    A quantile of all cosines would be exceeded by as many pairs whether there are duplicates or
-    not. The threshold is extrapolated from the n/4 to 7.5 n most similar pairs of n different rows,
-    most of which are unrelated: Fisher's z of their cosines as a square polynomial of the normal
-    quantile. The interval is that of a jackknife over twentieths of the rows. It does not include
-    the error of the extrapolation: of 5,000 sentences, 0.5 to 2 times as many pairs as asked for
-    were above the threshold, and 0 to 5 times as many for raw vectors of a classifier.
+    A quantile of all cosines would be exceeded by the same number of pairs with and without
+    duplicates. Therefore the threshold is extrapolated from the n/4 to 7.5 n most similar pairs of
+    n different rows, most of which are unrelated: Fisher's z of their cosines is fitted by a
+    quadratic polynomial of the normal quantile. The interval is that of a jackknife over twentieths
+    of the rows. It does not include the error of the extrapolation: of 5,000 sentences, 0.5 to 2
+    times as many false pairs as asked for were above the threshold, and 0 to 5 times as many for
+    raw vectors of a classifier.
 
     Examples
     --------

@@ -163,8 +163,8 @@ def isotropy_report(
         a document; at least 4 groups. The corrected IsoScore compares rows of different groups
         only, as described in the notes of :func:`isoscore`.
     labels : array-like of shape (n_samples,), default=None
-        Label of each row, such as its class. Each label with at least two different rows gets a
-        report of its own.
+        Label of each row, such as its class. Each label with at least two different rows gets its
+        own report, whose `n_samples` counts equal rows too.
 
     Returns
     -------
@@ -182,9 +182,9 @@ def isotropy_report(
     Warns
     -----
     UserWarning
-        If there are fewer than 3 n_features different rows, or groups, of X or, otherwise, rows of
-        some labels: the plain IsoScore can then be far too low. If one row or one group dominates
-        the others, as defined for :func:`isoscore`.
+        If X, or the rows of a label, have fewer than 3 n_features different rows or groups: the
+        plain IsoScore can then be far too low. If one row or one group dominates the others, as
+        defined for :func:`isoscore`.
 
     Examples
     --------

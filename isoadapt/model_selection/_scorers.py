@@ -162,7 +162,7 @@ def _transformed(estimator: Any, X: Any) -> ArrayLike:
 def make_similarity_scorer(A: Any, B: Any, scores: ArrayLike) -> Callable[..., float]:
     """Make a scorer of the correlation of cosines with given similarity scores.
 
-    The scorer is used like :func:`make_isotropy_scorer`'s. Whatever the fold, it transforms the
+    The scorer is used like :func:`make_isotropy_scorer`'s. In every fold, it transforms the same
     pairs, and returns their :func:`~isoadapt.metrics.similarity_correlation`.
 
     Parameters
@@ -204,8 +204,8 @@ def make_retrieval_scorer(
 ) -> Callable[..., float]:
     """Make a scorer of a search for documents.
 
-    The scorer is used like :func:`make_isotropy_scorer`'s. Whatever the fold, it transforms queries
-    and documents.
+    The scorer is used like :func:`make_isotropy_scorer`'s. In every fold, it transforms the same
+    queries and documents.
 
     Parameters
     ----------

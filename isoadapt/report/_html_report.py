@@ -59,8 +59,8 @@ def write_report(
         Result of :func:`~isoadapt.metrics.isotropy_report`: the verdict, and
         the figures beside references.
     displays : mapping of str to display, default=None
-        Further displays of :mod:`isoadapt.report` by their captions. Of a panel with more than
-        4,000 points, these become an image without tooltips.
+        Further displays of :mod:`isoadapt.report` by their captions. If a panel has more than 4,000
+        points, they become an image without tooltips.
     texts : sequence of length n_samples, default=None
         Text of each row of the embedding maps in `displays`, for the tooltips of the points. None
         writes no text of the data.

@@ -105,12 +105,12 @@ def compare_adapters(
         Further uses of the vectors with their data, embedded like X. Several of one kind need
         different names.
     teacher : mapping of str to array-like of shape (n, n_teacher_features), default=None
-        Vectors by another encoder, such as the base model, for
-        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include: of "X" and of all
-        other sets that are given, "X_test", "A", "B", "queries", "documents" and "foreign", which
-        a second use of the same kind has as "NAME.A" and so on. It needs a frozen `head`. X and the
-        other sets may have more columns than the head reads, which only TeacherReadout gets. The
-        row "second pass" is the teacher's own vectors, with a head that is fitted to them.
+        Vectors of another encoder, such as the base model, for the texts of "X" and of all other
+        sets that are given: "X_test", "A", "B", "queries", "documents" and "foreign". The sets of a
+        second use of the same kind are "NAME.A" and so on. "fast" and "all" then include
+        :class:`~isoadapt.TeacherReadout`, which needs a frozen `head`. X and the other sets may
+        have more columns than the head reads, which only TeacherReadout gets. The row "second pass"
+        is the teacher's own vectors, with a head that is fitted to them.
     n_jobs : int, default=None
         Number of processes. The result does not depend on it, except for the seconds.
     random_state : int, RandomState instance or None, default=None
@@ -134,10 +134,10 @@ def compare_adapters(
     Warns
     -----
     UserWarning
-        If `encoder_saw` is None; if judged rows equal rows that are fitted to, or there are too few
+        If `encoder_saw` is None; if judged rows equal rows of the fits, or there are too few
         independent items to test differences; for the warnings of the fits and for adapters that
-        are left out because a fit failed; and if the comparison was interrupted (Ctrl-C). It then
-        has the adapters that were complete.
+        are left out because a fit failed; and if the comparison was interrupted (Ctrl-C), which
+        keeps the adapters that were complete.
 
     Notes
     -----
@@ -145,12 +145,13 @@ def compare_adapters(
     controls, a refitted head and the same training without a penalty, at the level 0.05 after
     Holm's adjustment for all adapters of the use. The reference of "index" is the teacher.
 
-    In a cross-validation, the task is tested by the corrected resampled t test. All other scores
-    and differences have a t test with the cluster-robust variance of each item's influence on them,
-    whose degrees of freedom are estimated from fourth moments, or accuracies McNemar's exact test
-    if fewer than ten predictions become right or wrong. Rows of one group, equal rows, and queries
-    that are equal or have the same relevant documents are one unit; pairs that share a text depend
-    on each other, as in Aronow et al. (2015). Near copies are not recognised: pass groups.
+    In a cross-validation, the task is tested by the corrected resampled t test. A difference of
+    accuracies on test rows is tested by McNemar's exact test if fewer than ten predictions become
+    right or wrong. All other scores and differences have a t test with the cluster-robust variance
+    of each item's influence, whose degrees of freedom are estimated from fourth moments. Rows of
+    one group, equal rows, and queries that are equal or have the same relevant documents are one
+    unit; pairs that share a text depend on each other, as in Aronow et al. (2015). Near copies are
+    not recognised: pass groups.
     :doc:`/guide/comparing` says which differences are not tested, and what the tests leave out.
 
     References

@@ -127,9 +127,10 @@ class Comparison:
         -------
         list of str
             The adapters that are shown to be better than no adapter and than their controls, after
-            Holm's adjustment, the highest score first. But of those whose score lies in the
-            interval of the highest, one that guarantees the predictions is first of all, then the
-            cheaper: the best whose fit took at most twice the shortest time.
+            Holm's adjustment: the best adapter, then the others by their score, the highest first.
+            The best adapter is one of those whose score lies in the interval of the highest one;
+            if some of these guarantee the predictions, only these count. Of them, it is the one
+            with the highest score whose fit took at most twice the shortest time.
 
         Raises
         ------

@@ -61,17 +61,18 @@ class AdapterSearchCV(GridSearchCV):
     ----------
     estimator : estimator
         A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, a pipeline that ends in one,
-        or an :class:`~isoadapt.AdaptedEncoder`. A leading :class:`~isoadapt.TransformerEncoder`, or
-        an encoder of your own with the method ``head``, encodes all texts once, outside the
-        folds: the embedding of a text must depend on that text alone. So does the encoder of an
-        AdaptedEncoder, whose head is chosen by all labels of the search, as in its ``fit``. With a
-        teacher, its fits are done one at a time, but a TransformerEncoder encodes each text once,
-        and candidates with the same encoders share the alignment of each fold. All
-        other steps are fitted within each fold, including those that scikit-learn treats as
+        or an :class:`~isoadapt.AdaptedEncoder`. Other adapters are fitted one at a time.
+
+        An AdaptedEncoder, or a pipeline that begins with a :class:`~isoadapt.TransformerEncoder` or
+        an encoder of your own with the method ``head``, encodes all texts once, outside the folds:
+        the embedding of a text must depend on that text alone. The head of an AdaptedEncoder is
+        chosen by all labels of the search, as in its ``fit``. With a teacher, its fits are done one
+        at a time, but candidates with the same encoders share the alignment of each fold.
+
+        All other steps are fitted within each fold, including those that scikit-learn treats as
         stateless, because a ``FunctionTransformer`` may mix rows. An encoder behind such a step
-        encodes again in every fit; give it a cache. Other adapters are admissible and are fitted
-        one at a time. Candidates with ``random_state=None`` that are trained together share a seed
-        in each fold; GridSearchCV draws one for each fit.
+        encodes again in every fit; give it a cache. Candidates with ``random_state=None`` that are
+        trained together share a seed in each fold; GridSearchCV draws one for each fit.
     param_grid : dict or list of dict
         Parameters to try, as for GridSearchCV.
     scoring : str, callable, list, tuple or dict, default=None
@@ -101,14 +102,14 @@ class AdapterSearchCV(GridSearchCV):
         memory of a GPU. On a CPU fewer members than fit in memory are trained together if that is
         faster.
     cache : str or path-like, default=None
-        Folder to keep the results of finished blocks in, under names made from the content of the
-        data and the parameters, and from the files that define classes and functions of yours. What
-        such a file imports or reads does not count: empty the folder when it changes. Restart
-        Python after editing a file that has been imported. Of a class or function of a script or
-        notebook, its own lines count; if Python cannot find them, a warning says so, and the
-        results are not kept. A search that was stopped goes on from the folder, if the same call is
-        made again. It requires integer random states of the adapter, of the other steps and of a
-        splitter that shuffles. The files are pickles: use only folders that you trust.
+        Folder for the results of finished blocks, from which the same call resumes a search that
+        was stopped. Results are computed again if the data or parameters change, or the files that
+        define classes and functions of yours. Changes of files that these import or read are not
+        noticed: empty the folder. Restart Python after editing a file that has been imported. For a
+        class or function of a script or notebook, its own lines count; if Python cannot find them,
+        a warning says so, and the results are not kept. The cache requires integer random states
+        of the adapter, of the other steps and of a splitter that shuffles. The files are pickles:
+        use only folders that you trust.
 
     Attributes
     ----------
