@@ -65,10 +65,10 @@ class FitRows(NamedTuple):
         if isinstance(general, str):
             return cls(X, _suiting(as_texts(X))[:n] if reads_texts else [], given, share)
         try:
-            added = as_texts(general).items() if reads_texts and len(general or ()) else general
+            added = as_texts(general).items() if reads_texts and _has_items(general) else general
         except (TypeError, ValueError) as error:
             raise type(error)(f"general, as inputs X of the encoder: {error}") from error
-        return cls(X, list(added or []), given, share)
+        return cls(X, list(added) if _has_items(added) else [], given, share)
 
     @property
     def n_own(self) -> int:
@@ -174,20 +174,25 @@ class ReadoutRows(NamedTuple):
         return found[0], found[1]
 
 
-def needs_general(general: Any, adapter: Any, columns: Any) -> bool:
-    """Whether LogitPreservingWhitening is fitted to general sentences too."""
+def needs_general(general: Any, adapter: Any, encoder: Any, columns: Any = None) -> bool:
+    """Whether LogitPreservingWhitening is fitted to general sentences, or may be if no columns."""
     whitens = isinstance(adapter, LogitPreservingWhitening) and not adapter._needs_y()
-    if isinstance(general, str) or not general:
-        if not general or not whitens:
+    if isinstance(general, str):
+        if not whitens or not isinstance(encoder, TransformerEncoder):
             return False
         head = LinearHead.from_estimator(adapter.head)
-        return adapter._parts_classes(Moments().update(columns), head)
-    if not whitens:
+        return columns is None or adapter._parts_classes(Moments().update(columns), head)
+    if _has_items(general) and not whitens:
         raise ValueError(
             f"general={shown(general)} is for a TeacherReadout, or LogitPreservingWhitening with a "
             f"head that is fitted, but the adapter is {shown(adapter)}: choose general='auto'"
         )
-    return True
+    return _has_items(general)
+
+
+def _has_items(general: Any) -> bool:
+    """Whether there are general inputs, in a list, an array or a column of a table."""
+    return general is not None and len(general) > 0
 
 
 def _suiting(texts: Texts) -> list[str]:

@@ -430,7 +430,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             columns, figures = fit.columns, (n_layers, *fit.explained(adapter, *test))
         else:
             columns = encoder.fit_transform(X, y)
-            if needs_general(self.general, adapter, columns):
+            if needs_general(self.general, adapter, encoder, columns):
                 rows = FitRows.of(X, self.general, encoder, given, *WHITENED)
                 adapter._has_general_texts = bool(rows.general)
                 adapter.fit(rows.stacked(columns, encoder), **rows.options())

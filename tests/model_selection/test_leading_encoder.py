@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
@@ -13,6 +14,7 @@ from isoadapt import (
     AdaptedEncoder,
     IsotropyLayer,
     IStarAdapter,
+    LogitPreservingWhitening,
     TeacherReadout,
     TransformerEncoder,
     Whitening,
@@ -100,4 +102,20 @@ def test_with_a_teacher_each_text_is_encoded_once(layers, checkpoint, tmp_path, 
     assert len(aligned) == 3 * layers  # of two folds, and of all texts
     assert_same_results(ours, theirs, 1e-5)
     assert np.ptp(theirs.cv_results_["mean_test_score"]) > 1e-4
+    np.testing.assert_allclose(ours.transform(TEXTS), theirs.transform(TEXTS), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*could not be trained together.*LogitPreservingWhitening")
+@pytest.mark.parametrize("general", [np.array, pd.Series, None], ids=["array", "column", "none"])
+def test_a_whitening_is_fitted_to_general_sentences_and_each_text_encoded_once(
+    general, checkpoint, spy
+):
+    added = general and general([" ".join(RNG.choice(WORDS, 7)) for _ in range(20)])
+    model = AdaptedEncoder(checkpoint, LogitPreservingWhitening(), general=added)
+    options = {"cv": KFold(2), "scoring": lambda model, X, y: model.transform(X)[:, 0].sum()}
+    theirs = GridSearchCV(model, {"adapter__strength": [0.5, 1.0]}, **options).fit(TEXTS, Y)
+    calls = spy(Opened, "encode")
+    ours = AdapterSearchCV(model, theirs.param_grid, **options).fit(TEXTS, Y)
+    assert max(Counter(text for _, texts in calls for text in texts.items()).values()) == 1
+    assert_same_results(ours, theirs, 1e-5)
     np.testing.assert_allclose(ours.transform(TEXTS), theirs.transform(TEXTS), atol=1e-5)

@@ -44,7 +44,7 @@ from isoadapt.model_selection._search._evaluation import (
     FitData,
     Outcome,
     evaluate,
-    has_teacher,
+    keeps_encodings,
 )
 from isoadapt.model_selection._search._leading_encoder import Candidate, make_candidate
 
@@ -230,8 +230,8 @@ class AdapterSearchCV(GridSearchCV):
             "verbose": 0,
         }
         self._encoded: dict[Hashable, tuple[Pipeline, Any]] = {}
-        taught = any(has_teacher(candidate.rest) for candidate in candidates)
-        with encodings_kept() if taught else nullcontext():
+        keeps = any(keeps_encodings(candidate.rest) for candidate in candidates)
+        with encodings_kept() if keeps else nullcontext():
             results = self._search(candidates, FitData(X, y, folds, options))
             _warn_or_raise_about_fit_failures(results, self.error_score)
             _insert_error_scores(results, self.error_score)

@@ -24,6 +24,7 @@ from isoadapt._utils.sklearn_private import (
     _score,
 )
 from isoadapt.adapted import AdaptedEncoder
+from isoadapt.adapters import LogitPreservingWhitening
 from isoadapt.adapters._engine._task import Problem
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._together import fit_together, limits, prepare
@@ -197,7 +198,7 @@ def evaluate(
     devices = {getattr(_adapter(each), "device", "cpu") for each in candidates.values()}
     on_cpu = all(resolve_device(device).type == "cpu" for device in devices)
     # They would share a GPU's memory, and each would encode the texts that one process keeps.
-    alone = not on_cpu or any(map(has_teacher, candidates.values()))
+    alone = not on_cpu or any(map(keeps_encodings, candidates.values()))
     n_processes = 1 if alone else effective_n_jobs(n_jobs)
 
     def jobs() -> Iterator[Any]:
@@ -215,7 +216,7 @@ def evaluate(
 def _reason_alone(estimator: Any) -> str | None:
     """Why an estimator must be fitted alone; None if it can be trained together with others."""
     adapter = _adapter(estimator)
-    if has_teacher(adapter):
+    if keeps_encodings(adapter):
         adapter = adapter._adapter()
     elif isinstance(adapter, AdaptedEncoder):
         return "this AdaptedEncoder encodes the texts in every fit; give its encoders a cache"
@@ -224,10 +225,13 @@ def _reason_alone(estimator: Any) -> str | None:
     return f"{type(adapter).__name__} cannot be trained together with other candidates"
 
 
-def has_teacher(estimator: Any) -> bool:
-    """Whether an estimator ends in an AdaptedEncoder with a teacher."""
+def keeps_encodings(estimator: Any) -> bool:
+    """Whether an estimator ends in an AdaptedEncoder that is fitted to more than its texts."""
     adapter = _adapter(estimator)
-    return isinstance(adapter, AdaptedEncoder) and adapter.teacher is not None
+    if not isinstance(adapter, AdaptedEncoder):
+        return False
+    whitens = isinstance(adapter._adapter(), LogitPreservingWhitening)
+    return adapter.teacher is not None or whitens
 
 
 def _group_key(estimator: Any) -> Hashable:

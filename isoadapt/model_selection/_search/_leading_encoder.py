@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 
+from isoadapt._fit_rows import needs_general
 from isoadapt._utils.containers import comparable
 from isoadapt.adapted import AdaptedEncoder
 
@@ -34,6 +35,8 @@ def make_candidate(estimator: BaseEstimator, parameters: Mapping[str, Any], y: A
     model = clone(estimator).set_params(**clone(dict(parameters), safe=False))
     adapted = isinstance(model, AdaptedEncoder) and _encodes_row_by_row(model)
     pipeline = model._unfitted_pipeline(y) if adapted else model
+    if adapted and needs_general(model.general, pipeline["adapter"], pipeline["encoder"]):
+        return Candidate(model, None, model, None)
     steps = pipeline.steps[:-1] if isinstance(pipeline, Pipeline) else []
     n_steps = [*(_transforms_row_by_row(step) for _, step in steps), False].index(False)
     if not n_steps:
