@@ -82,10 +82,9 @@ class SpectrumControlLoss(nn.Module):
         # A plain attribute: reading it does not synchronise the device.
         self._c1_unset = c1 is None
 
-    def __repr__(self) -> str:
+    def extra_repr(self) -> str:
         c1 = None if self._c1_unset else self.c1.tolist()
-        shown = f"decay={self.decay!r}, c1={c1}, gamma={self.gamma}, per_row={self.per_row}"
-        return f"{type(self).__name__}({shown})"
+        return f"decay={self.decay!r}, c1={c1}, gamma={self.gamma}, per_row={self.per_row}"
 
     def forward(self, Z: Tensor) -> Tensor:
         """Compute one penalty (...) of points or a weight matrix Z (..., n, d); NaN if not finite.
