@@ -115,10 +115,6 @@ class Tail(nn.Module):
                 module._buffers[leaf] = tensor
         return tail
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return parameters and buffers by name."""
-        return dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-
     def forward(self, states: Tensor, inputs: dict[str, Any]) -> Tensor:
         """Compute the model's last states (B, T, d) from those before the layers."""
         width = self.model.get_input_embeddings().weight.shape[1]

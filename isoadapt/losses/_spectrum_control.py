@@ -99,16 +99,13 @@ class SpectrumControlLoss(nn.Module):
             if self.per_row:
                 values = values / max(Z.shape[-2], 1) ** 0.5
             if self._c1_unset and values.shape[-1]:
-                self._set_c1(values.detach()[..., 0])
+                largest = values.detach()[..., 0].double()
+                found = largest.where(largest > 0, torch.nan)
+                self.c1 = found.where(self.c1.isnan(), self.c1)  # for members without a scale
+                self._c1_unset = bool(self.c1.isnan().any())
             target = self.target(values.shape[-1]).nan_to_num(0.0)  # unknown: all values are 0
             distance = (values - target.to(values)).square().sum(-1)
             return distance.where(finite, torch.nan)
-
-    def _set_c1(self, largest: Tensor) -> None:
-        """Set the scale of the members that have none to their largest singular value (...)."""
-        found = largest.double().where(largest > 0, torch.nan)
-        self.c1 = found.where(self.c1.isnan(), self.c1)
-        self._c1_unset = bool(self.c1.isnan().any())
 
     def target(self, n_values: int) -> Tensor:
         """Return the singular values (..., n_values) at which the penalty is zero.
