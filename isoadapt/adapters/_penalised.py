@@ -177,11 +177,7 @@ class PenalisedAdapter(TaskAdapter):
 
     def _split(self, sample: Sample, weighted: bool) -> Split:
         """Split the rows if there are validation rows, after checks of parameters."""
-        if self._head is None and self.head_training != "frozen":
-            raise ValueError(
-                f"head_training={self.head_training!r} needs a head, but head=None: use "
-                "head_training='frozen', or pass a head"
-            )
+        self._check_combination()
         share = self.validation_fraction
         scored = share and self._head is not None and self.scoring is not None
         if weighted and scored and not takes_weights(get_scorer(self.scoring)):
@@ -265,6 +261,14 @@ class PenalisedAdapter(TaskAdapter):
         shared = self.get_params(deep=False).items()
         own = self._batchable_params
         return type(self), *((name, comparable(value)) for name, value in shared if name not in own)
+
+    def _check_combination(self) -> None:
+        """Raise ValueError if parameters exclude each other."""
+        if self._head is None and self.head_training != "frozen":
+            raise ValueError(
+                f"head_training={self.head_training!r} needs a head, but head=None: use "
+                "head_training='frozen', or pass a head"
+            )
 
 
 def train_adapters(
