@@ -149,10 +149,7 @@ class ReadoutRows(NamedTuple):
         del readout._n_predicted
 
     def explained(self, readout: Any, tested: Any, held: NDArray[np.bool_]) -> tuple[float, float]:
-        """Return R² of the teacher's vectors of held-out rows, of given and of general ones.
-
-        The readout is fitted without them, and so are the layers of the encoder `tested`, if any.
-        """
+        """Return R² of held-out given and general rows; `tested` has layers fitted without them."""
         rows, columns, targets, _ = self
         weights, found = np.concatenate(rows.weights()), []
         reader = clone(readout).set_params(ridge=readout.ridge_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral
 from typing import Any, ClassVar, Self, cast
 
@@ -79,6 +80,7 @@ def _check_raw(encoder: Any) -> None:
         )
 
 
+@dataclass(eq=False, repr=False)
 class AdaptedEncoder(TransformerMixin, BaseEstimator):
     """Embed texts with a fine-tuned encoder and adapt the embeddings.
 
@@ -176,26 +178,16 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         "passthrough": ["boolean"],
     }
 
-    pipeline_: Pipeline
+    pipeline_: Pipeline = field(init=False)
 
-    def __init__(
-        self,
-        encoder: Any,
-        adapter: Any = None,
-        teacher: Any = None,
-        *,
-        teacher_layers: int | str = "auto",
-        general: Any = "auto",
-        class_names: Any = None,
-        passthrough: bool = False,
-    ) -> None:
-        self.encoder = encoder
-        self.adapter = adapter
-        self.teacher = teacher
-        self.teacher_layers = teacher_layers
-        self.general = general
-        self.class_names = class_names
-        self.passthrough = passthrough
+    encoder: Any
+    adapter: Any = None
+    teacher: Any = None
+    _: KW_ONLY
+    teacher_layers: int | str = "auto"
+    general: Any = "auto"
+    class_names: Any = None
+    passthrough: bool = False
 
     @_fit_context(prefer_skip_nested_validation=True)
     @own_state()

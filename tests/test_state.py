@@ -13,6 +13,7 @@ import torch
 from isoadapt import (
     AdaptedEncoder,
     EmbeddingCache,
+    IsotropyLayer,
     LinearHead,
     LogitPreservingWhitening,
     TransformerEncoder,
@@ -20,7 +21,7 @@ from isoadapt import (
     metrics,
 )
 from isoadapt._utils.state import own_state
-from isoadapt.adapters._registry import ADAPTERS
+from isoadapt.adapters._registry import MODULES, adapter_class
 from isoadapt.encoders import layer_report, load_checkpoint
 from isoadapt.geometry import Moments
 from isoadapt.model_selection import AdapterSearchCV
@@ -70,7 +71,7 @@ TOGETHER = [[state for state in STATES if state not in others] for others in ONE
 
 
 def adapted(name):
-    cls = ADAPTERS[name]
+    cls = adapter_class(name)
     known = cls._get_param_names()
     parameters = {key: value for key, value in QUICK.items() if key in known}
     y = X[:, :3] if name == "TeacherReadout" else Y
@@ -87,7 +88,7 @@ def measured():
 
 
 DOORS = {
-    name: lambda folder, name=name: adapted(name) for name in ADAPTERS if name != "PenaltyAdapter"
+    name: lambda folder, name=name: adapted(name) for name in MODULES if name != "PenaltyAdapter"
 }
 DOORS["metrics"] = lambda folder: measured()
 DOORS["encoder"] = lambda folder: [TransformerEncoder(folder).transform(TEXTS)]
@@ -101,7 +102,7 @@ def adapted_encoder(folder):
 
 
 def searched(folder):
-    adapter = ADAPTERS["IsotropyLayer"](**{k: QUICK[k] for k in ("max_epochs", "random_state")})
+    adapter = IsotropyLayer(**{k: QUICK[k] for k in ("max_epochs", "random_state")})
     search = AdapterSearchCV(adapter, {"alpha": [0.3, 0.7]}, cv=2).fit(X, Y)
     assert search.unbatched_ == {}
     return [search.cv_results_["mean_test_score"], search.transform(X)]
@@ -169,7 +170,7 @@ def test_the_state_is_as_before_after_a_call():
 def test_a_service_without_a_standard_error_stream(checkpoint, monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     TransformerEncoder(checkpoint, verbose=1).transform(TEXTS)
-    ADAPTERS["IsotropyLayer"](HEAD, max_epochs=1, verbose=1).fit(X, Y)
+    IsotropyLayer(HEAD, max_epochs=1, verbose=1).fit(X, Y)
 
 
 def test_other_threads_keep_their_data_type_during_a_fit(spy):

@@ -24,7 +24,7 @@ from benchmarks.speed._harness import Comparison, compare, run_all, seconds_of
 from benchmarks.speed.finetuning import penalty_share
 from benchmarks.speed.isoscore import value_and_gradient
 from benchmarks.speed.search import GRID, SMALL
-from isoadapt.adapters._registry import ADAPTERS, NAMES, REGISTRY
+from isoadapt.adapters._registry import REGISTRY, adapter_class
 from isoadapt.geometry import Moments, persistence_bars, persistent_entropy, select_bars
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.metrics import isoscore
@@ -91,7 +91,7 @@ def adapters(device: torch.device, quick: bool) -> Part:
     data = narrow_cone(*(300, 16) if quick else (2000, 96), seed=0)
     # With validation rows, rounding may change the epoch that is kept.
     short = {"validation_fraction": None, "random_state": 0, "max_epochs": 3}
-    penalised = (ADAPTERS[NAMES[name]] for name, method in REGISTRY.items() if method.loss)
+    penalised = (adapter_class(each.adapter) for each in REGISTRY.values() if each.loss)
     flow, joint = iso.FlowAdapter(**short), iso.FlowAdapter(data.head, alpha=0.5, **short)
 
     def fit(adapter: Any, place: str) -> Any:

@@ -27,10 +27,7 @@ _OF_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
 def as_array(X: Any) -> Any:
-    """Convert a tensor or a masked array to an array; keep anything else.
-
-    Masked entries become NaN or None, narrow floats float32, and a nested tensor a list of rows.
-    """
+    """Convert a tensor or masked array, with NaN or None for masked entries; keep anything else."""
     if isinstance(X, MaskedTensor):
         X = np.ma.array(as_array(X.get_data()), mask=~as_array(X.get_mask()))
     if isinstance(X, np.ma.MaskedArray):
@@ -46,12 +43,7 @@ def as_array(X: Any) -> Any:
 
 
 def as_matrix(X: Any, name: str = "X") -> Any:
-    """Convert a matrix or a column of vectors to what scikit-learn's ``check_array`` accepts.
-
-    A column of vectors becomes a matrix (n, d). Arrays, tables of numbers, sparse matrices and dask
-    arrays are returned unchanged, so that memory maps are not read and names of columns are kept.
-    TypeError or ValueError name the first row without a vector, or whose value is not a number.
-    """
+    """Convert a column of vectors to a matrix (n, d); return what scikit-learn takes unchanged."""
     if issparse(X) or type(X).__module__.startswith("dask.array"):
         return X
     if isinstance(X, pd.DataFrame) and all(getattr(t, "kind", "O") in _PLAIN for t in X.dtypes):
@@ -69,11 +61,7 @@ def as_matrix(X: Any, name: str = "X") -> Any:
 
 
 def as_values(y: Any, name: str = "y", numeric: bool = False, names: Any = None) -> Any:
-    """Convert labels, weights or other values of rows to an array (n,) or (n, k); keep None.
-
-    Objects become numbers if all of them are, and `numeric` values must be. A missing value raises
-    ValueError, and values of types that have no order TypeError. `names` orders a table's columns.
-    """
+    """Convert labels or other values to an array (n,) or (n, k); `names` orders tables' columns."""
     if y is None or (numeric and isinstance(y, Number)):
         return y
     if (table := table_columns(y, name)) is not None:
@@ -105,10 +93,7 @@ def as_indicator(y: Any, labels: Any = None, name: str = "y") -> NDArray[np.int6
 
 
 def table_columns(X: Any, name: str) -> tuple[list[str], list[Any]] | None:
-    """Return names and columns of a table of pandas, polars, pyarrow, datasets or DuckDB, or None.
-
-    A table of dask raises TypeError.
-    """
+    """Return names and columns of any table, as of pandas, polars, pyarrow or DuckDB, or None."""
     has_columns = hasattr(X, "columns") or hasattr(X, "column_names")
     if not has_columns or len(getattr(X, "shape", ())) != 2:
         return None

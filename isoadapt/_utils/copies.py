@@ -17,11 +17,8 @@ _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the c
 
 @np.errstate(over="ignore", invalid="ignore")  # where it happens, the rows are refused later
 def copy_hashes(X: ArrayLike, pivot: Any = None) -> NDArray[np.uint64]:
-    """Hash (n,) of each row, equal for copies, and with few exceptions if float32 parts them.
-
-    Hashed are four random projections of the row less the `pivot` (d,), by default the mean,
-    rounded to 2⁻¹² of the usual size of its entries.
-    """
+    """Hash (n,) of each row, equal for copies, and with few exceptions if float32 parts them."""
+    # Four random projections, rounded to 2⁻¹² of the usual size of the entries less the pivot.
     rows = np.asarray(as_array(X))
     d, rng = rows.shape[1], np.random.default_rng(0)
     directions, some = rng.normal(size=(d, 4)) / d**0.5, rng.permutation(d)[:_SAMPLED]

@@ -89,12 +89,7 @@ def check_output_folder(
 
 @contextmanager
 def atomic_folder(target: Path, overwrite: bool, content: str) -> Iterator[Path]:
-    """Yield a temporary folder beside `target`; on success, put it in the place of `target`.
-
-    If the block fails or is interrupted, `target` is not changed. If the process is killed between
-    the two renames, the former folder stays beside it.
-    FileExistsError is raised if `target` may not be replaced, also if that changed in the block.
-    """
+    """Yield a temporary folder that replaces `target` unless the block fails or is interrupted."""
     target.parent.mkdir(parents=True, exist_ok=True)
     ending = uuid.uuid4().hex[:8]
     new, old = (

@@ -28,24 +28,19 @@ _FLOAT32 = SharedSetting(_float32)  # all threads have one default
 
 @contextmanager
 def own_state(outputs: bool = True, models: bool = False) -> Iterator[None]:
-    """Compute as in a new process, whatever the caller has set; it also decorates functions.
-
-    Gradients are recorded, autocast is off, the default device is the CPU, NumPy warns of errors
-    and, with `outputs`, inner estimators of scikit-learn return arrays. The default data type of
-    all threads is float32 with `models` only, whose code is not ours and may depend on it.
-    """
+    """Compute as in a new process, whatever the caller has set; it also decorates functions."""
     with ExitStack() as states:
         if torch.is_inference_mode_enabled():
             states.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
             states.enter_context(torch.enable_grad())
         states.enter_context(np.errstate(all="warn", under="ignore"))
-        if outputs and _SKLEARN.items() - get_config().items():
+        if outputs and _SKLEARN.items() - get_config().items():  # inner estimators return arrays
             states.enter_context(config_context(**_SKLEARN))
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 states.enter_context(torch.autocast(device, enabled=False))
-        if models:
+        if models:  # whose code may depend on the default of all threads
             states.enter_context(_FLOAT32.hold())
         if torch.get_default_device().type != "cpu":
             states.enter_context(torch.device("cpu"))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.base import clone
 
@@ -13,9 +13,9 @@ from isoadapt._utils.state import own_state
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._closed_form import OnePassAdapter, RefittedHead
 from isoadapt.adapters._maps import Affine, Floats
+from isoadapt.adapters._rows import Sample
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
-from isoadapt.metrics._points import codes_of
 
 
 @dataclass(eq=False, repr=False)
@@ -58,10 +58,8 @@ class AffineAdapter(RefittedHead, OnePassAdapter):
     matrix: ArrayLike | None = None
     offset: ArrayLike | None = None
 
-    def _fit_rows(
-        self, X: NDArray[Any], weights: Any, moments: Moments, head: LinearHead | None
-    ) -> dict[str, Any]:
-        d = X.shape[1]
+    def _fit_rows(self, rows: Sample, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
+        d = rows.X.shape[1]
         matrix = np.eye(d) if self.matrix is None else np.asarray(self.matrix, np.float64)
         offset = np.zeros(len(matrix)) if self.offset is None else np.asarray(self.offset, float)
         if matrix.ndim != 2 or matrix.shape[1] != d or offset.shape != matrix.shape[:1]:
@@ -105,13 +103,11 @@ class TransformerAdapter(RefittedHead, BaseAdapter):
         self, X: "ArrayLike", y: "ArrayLike | None" = None, groups: "ArrayLike | None" = None
     ) -> Self:
         """Fit the transformer to embeddings (n, d), and the head to what it gives."""
-        rows, targets = self._check_fit_input(X, y)
-        fitted = clone(self.transformer).fit(rows, y if targets is None else targets)
-        map_ = TransformerMap(fitted, fitted.transform(rows[:1]).shape[1])
-        if not self._refits_head():
-            return self._set_fitted(map_, self._resolve_head(rows, None))
-        codes = None if groups is None else codes_of(groups, len(rows), "groups")[1]
-        return self._set_fitted(map_, self._fit_head(rows, targets, None, codes, map_))
+        rows = self._read_rows(X, y, groups=groups)
+        fitted = clone(self.transformer).fit(rows.X, y if rows.y is None else rows.y)
+        map_ = TransformerMap(fitted, fitted.transform(rows.X[:1]).shape[1])
+        head = self._fit_head(rows, map_) if self._refits_head() else self._resolve_head(rows)
+        return self._set_fitted(map_, head)
 
     def _needs_y(self) -> bool:
         return self._refits_head()

@@ -19,9 +19,10 @@ from isoadapt._utils.threads import few_rows_in_one_thread
 from isoadapt.adapters._docstrings import fill_docstring
 from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_targets
 from isoadapt.adapters._maps import Affine, Floats, Map, map_block, map_rows
-from isoadapt.adapters._rows import restore_on_failure
+from isoadapt.adapters._rows import Sample, check_frequencies, restore_on_failure
 from isoadapt.geometry._chunks import is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead
+from isoadapt.metrics._points import codes_of
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
@@ -220,34 +221,29 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         y, several = read_targets(self._head, y, numeric)
         return validate_data(self, X, y, multi_output=several, y_numeric=numeric, **options)
 
-    def _resolve_head(
-        self,
-        X: NDArray[Any],
-        y: NDArray[Any] | None,
-        sample_weight: NDArray[Any] | None = None,
-        groups: NDArray[Any] | None = None,
-    ) -> LinearHead | None:
+    def _read_rows(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Sample:
+        """Validate the rows of a fit, with their weights and groups."""
+        rows, targets = self._check_fit_input(X, y)
+        weights = check_frequencies(sample_weight, rows)
+        codes = None if groups is None else codes_of(groups, len(rows), "groups")[1]
+        return Sample(rows, targets, codes, weights)
+
+    def _resolve_head(self, rows: Sample) -> LinearHead | None:
         """Return the frozen head; a name or an estimator that is not frozen is fitted first."""
         if self._head is None:
             return None
         if needs_fit(self._head):
-            return self._fit_head(X, y, sample_weight, groups)
+            return self._fit_head(rows)
         head = LinearHead.from_estimator(self._head)
-        head._check_width(X.shape[1])
+        head._check_width(rows.X.shape[1])
         return head
 
-    def _fit_head(
-        self,
-        X: NDArray[Any],
-        y: NDArray[Any] | None,
-        sample_weight: NDArray[Any] | None = None,
-        groups: NDArray[Any] | None = None,
-        map_: Any = None,
-    ) -> LinearHead:
+    def _fit_head(self, rows: Sample, map_: Any = None) -> LinearHead:
         """Fit the head; a frozen one is replaced by a probe of the same kind."""
         own = None if needs_fit(self._head) else LinearHead.from_estimator(self._head)
         head = self._head if own is None else "ridge" if own.classes_ is None else "logistic"
-        probe = fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
+        X, y, groups, weights = rows
+        probe = fit_head(head, X, cast(NDArray[Any], y), weights, groups, map_)
         named = own is not None and own.multi_label_
         return cast(LinearHead, own)._with(probe.coef_, probe.intercept_) if named else probe
 

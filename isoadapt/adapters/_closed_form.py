@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.metaestimators import available_if
@@ -11,7 +11,7 @@ from isoadapt._utils.sklearn_private import StrOptions
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, fit_method
 from isoadapt.adapters._heads import needs_fit
-from isoadapt.adapters._rows import check_frequencies, check_spread
+from isoadapt.adapters._rows import Sample, check_frequencies, check_spread
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
     Chunked,
@@ -23,7 +23,6 @@ from isoadapt.geometry._chunks import (
     refuse_chunks,
 )
 from isoadapt.heads import LinearHead
-from isoadapt.metrics._points import codes_of
 
 
 @dataclass(eq=False, repr=False)
@@ -80,26 +79,18 @@ class OnePassAdapter(BaseAdapter):
             refuse_chunks(X, why)
         elif in_chunks(X) or (is_memmap(X) and sample_weight is None):
             return self._fit_chunks(X, sample_weight)
-        rows, targets = self._check_fit_input(cast(ArrayLike, X), y)
-        weights = check_frequencies(sample_weight, rows)
-        codes = None if groups is None else codes_of(groups, len(rows), "groups")[1]
-        moments = Moments().update(rows, weights)
+        rows = self._read_rows(X, y, sample_weight, groups)
+        moments = Moments().update(rows.X, rows.weights)
         check_spread(moments)
         refit = self._refits_head()
-        head = None if refit else self._resolve_head(rows, targets, weights, codes)
-        fitted = self._fit_rows(rows, weights, moments, head)
+        head = None if refit else self._resolve_head(rows)
+        fitted = self._fit_rows(rows, moments, head)
         if refit:
-            head = self._fit_head(rows, targets, weights, codes, fitted["map_"])
+            head = self._fit_head(rows, fitted["map_"])
         return self._set_fitted(head=head, **fitted)
 
     @abstractmethod
-    def _fit_rows(
-        self,
-        X: NDArray[Any],
-        weights: NDArray[Any] | None,
-        moments: Moments,
-        head: LinearHead | None,
-    ) -> dict[str, Any]:
+    def _fit_rows(self, rows: Sample, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         """Return the fitted attributes by name, including ``map_``, without setting them."""
 
     def _fit_chunks(self, X: Any, sample_weight: Any) -> Self:
@@ -148,9 +139,7 @@ class MomentsAdapter(OnePassAdapter):
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         """Return the fitted attributes by name, including ``map_``, without setting them."""
 
-    def _fit_rows(
-        self, X: Any, weights: Any, moments: Moments, head: LinearHead | None
-    ) -> dict[str, Any]:
+    def _fit_rows(self, rows: Any, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         with one_blas_thread_if_small(moments.scatter):
             return {"moments_": moments, **self._fit_moments(moments, head)}
 
@@ -171,8 +160,8 @@ class MomentsAdapter(OnePassAdapter):
 
     def _fit_to_moments(self, moments: Moments) -> Self:
         check_spread(moments)
-        head = self._resolve_head(moments.mean.numpy()[None], None)
-        return self._set_fitted(head=head, **self._fit_rows(None, None, moments, head))
+        head = self._resolve_head(Sample(moments.mean.numpy()[None]))
+        return self._set_fitted(head=head, **self._fit_rows(None, moments, head))
 
     def _why_all_rows(self) -> str:
         if not self._needs_y():

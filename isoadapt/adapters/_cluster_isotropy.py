@@ -5,7 +5,6 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from isoadapt._utils.sklearn_private import Interval
@@ -14,6 +13,7 @@ from isoadapt.adapters._base import make_random_state
 from isoadapt.adapters._closed_form import OnePassAdapter, RefittedHead
 from isoadapt.adapters._linalg import leading_components
 from isoadapt.adapters._maps import ClusterProjection, nearest_center
+from isoadapt.adapters._rows import Sample
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
@@ -81,24 +81,18 @@ class ClusterIsotropy(RefittedHead, OnePassAdapter):
     _: KW_ONLY
     random_state: Any = None
 
-    def _fit_rows(
-        self,
-        X: NDArray[Any],
-        weights: NDArray[Any] | None,
-        moments: Moments,
-        head: LinearHead | None,
-    ) -> dict[str, Any]:
-        n_removed = resolve_n_components(self.n_components, X.shape[1])
-        weights = np.ones(len(X)) if weights is None else weights
+    def _fit_rows(self, rows: Sample, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
+        n_removed = resolve_n_components(self.n_components, rows.X.shape[1])
+        weights = np.ones(len(rows.X)) if rows.weights is None else rows.weights
         positive = weights > 0
-        rows, inverse = np.unique(X[positive].astype(np.float64), axis=0, return_inverse=True)
+        X, inverse = np.unique(rows.X[positive].astype(np.float64), axis=0, return_inverse=True)
         counts = np.bincount(inverse.ravel(), weights[positive])
         rng = make_random_state(self.random_state)
-        kmeans = KMeans(min(self.n_clusters, len(rows)), n_init=_N_INIT, random_state=rng)
-        centers = kmeans.fit(rows, sample_weight=counts).cluster_centers_
-        nearest = nearest_center(rows, centers)
+        kmeans = KMeans(min(self.n_clusters, len(X)), n_init=_N_INIT, random_state=rng)
+        centers = kmeans.fit(X, sample_weight=counts).cluster_centers_
+        nearest = nearest_center(X, centers)
         used = np.unique(nearest)
-        clusters = [Moments().update(rows[nearest == c], counts[nearest == c]) for c in used]
+        clusters = [Moments().update(X[nearest == c], counts[nearest == c]) for c in used]
         means = np.stack([cluster.mean.numpy() for cluster in clusters])
         covs = [cluster.covariance(ddof=0).numpy() for cluster in clusters]
         total = float(moments.covariance(ddof=0).trace())

@@ -12,34 +12,21 @@ _PARTS = re.findall(
 Attributes
 ----------
 <map>
-<of trained>
+history_ : list of dict
+    One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
+    "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
+    task) and "valid_cost" (the weighted penalty of the validation rows), and a first entry for
+    epoch 0, before training, has only these.
+ridge_ : float
+    The ridge used, in the second fit if there was one.
+n_iter_ : int
+    Number of epochs run.
+best_epoch_ : int
+    Epoch whose weights were kept, from 1.
 <common>
 
 Other Parameters
 ----------------
-<training>
-
-# moments
-<map>
-moments_ : Moments
-    Count, mean and scatter of all rows that the adapter was fitted to.
-<common>
-
-# common
-head_map_ : map
-    The map from embeddings to what the head reads, which is `map_`.
-<head attributes>
-
-# linear head
-head : LinearHead, linear estimator, {"auto", "logistic", "ridge"} or None, default=<head>
-    The linear head that is applied to the adapted embeddings, see :doc:`/guide/heads`. "auto"
-    is the checkpoint's head in an AdaptedEncoder and on the command line, elsewhere "logistic".
-    A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it is.
-    Any other estimator is cloned and fitted to the embeddings of the training rows first, and
-    so are "logistic" and "ridge", whose penalty cross-validation chooses. With None, the
-    adapter is trained for the penalty alone.
-
-# training
 balance : {"ema", "cumulative"} or None, default=<balance>
     How the task loss and the penalty are balanced. "ema" scales both to a common size by their
     moving means, "cumulative" by their means over all steps so far, see
@@ -89,6 +76,26 @@ random_state : int, RandomState instance or None, default=<random_state>
     new seed.
 <verbose>
 
+# moments
+<map>
+moments_ : Moments
+    Count, mean and scatter of all rows that the adapter was fitted to.
+<common>
+
+# common
+head_map_ : map
+    The map from embeddings to what the head reads, which is `map_`.
+<head attributes>
+
+# linear head
+head : LinearHead, linear estimator, {"auto", "logistic", "ridge"} or None, default=<head>
+    The linear head that is applied to the adapted embeddings, see :doc:`/guide/heads`. "auto"
+    is the checkpoint's head in an AdaptedEncoder and on the command line, elsewhere "logistic".
+    A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it is.
+    Any other estimator is cloned and fitted to the embeddings of the training rows first, and
+    so are "logistic" and "ridge", whose penalty cross-validation chooses. With None, the
+    adapter is trained for the penalty alone.
+
 # smoothing
 smoothing : float, default=<smoothing>
     Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
@@ -127,19 +134,6 @@ head_training : {"refit", "frozen"}, default=<head_training>
 # map
 map_ : Affine
     The fitted map.
-
-# of trained
-history_ : list of dict
-    One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
-    "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
-    task) and "valid_cost" (the weighted penalty of the validation rows), and a first entry for
-    epoch 0, before training, has only these.
-ridge_ : float
-    The ridge used, in the second fit if there was one.
-n_iter_ : int
-    Number of epochs run.
-best_epoch_ : int
-    Epoch whose weights were kept, from 1.
 
 # head attributes
 head_ : LinearHead or None

@@ -96,11 +96,11 @@ class IStarAdapter(WeightedPenaltyAdapter):
         if not self.zeta:
             return Penalty(loss, least_rows, shared=True, shifts=False)
         return _ExactShrinkage(
-            loss,
-            to_tensor(problem.inputs_root, device)[None],
-            [_steps_between(self.zeta, self._rates(problem.coordinates.n_read).lr)],
-            self.shrinkage == "detached",
-            least_rows,
+            loss=loss,
+            inputs_root=to_tensor(problem.inputs_root, device)[None],
+            steps=[_steps_between(self.zeta, self._rates(problem.coordinates.n_read).lr)],
+            detached=self.shrinkage == "detached",
+            least_rows=least_rows,
         )
 
 
@@ -113,32 +113,28 @@ def _steps_between(zeta: float, lr: float) -> int:
     return max(1, int(limit + 1e-6))
 
 
+@dataclass(eq=False, kw_only=True)
 class _ExactShrinkage(Penalty):
     """IsoScore* with Σ_S of the outputs, of which ‖Σ_S‖² is exact at every `steps[k]`-th step."""
 
-    def __init__(
-        self,
-        loss: IsoScoreLoss,
-        inputs_root: Tensor,  # of the covariance, (K or 1, d, d), or its diagonal (K or 1, d)
-        steps: Sequence[int],
-        detached: bool,
-        least_rows: int = 1,
-    ) -> None:
-        super().__init__(loss, least_rows, shifts=False)
-        self.zeta, self.bias_corrected = loss.zeta, loss.bias_corrected
-        self.inputs_root, self.steps, self.detached = inputs_root, list(steps), detached
-        self._n_steps = 0  # in this epoch
-        self._squared_norm: SquaredNorm | None = None  # the last exact one of each member
+    loss: IsoScoreLoss
+    shifts: bool = False
+    inputs_root: Tensor  # of the covariance, (K or 1, d, d), or its diagonal (K or 1, d)
+    steps: list[int]
+    detached: bool
+    _n_steps: int = 0  # in this epoch
+    _squared_norm: SquaredNorm | None = None  # the last exact one of each member
 
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
         members = (self, *others)
-        zetas = self.inputs_root.new_tensor([member.zeta for member in members])
-        zeta = zetas if others else self.zeta
+        zetas = self.inputs_root.new_tensor([member.loss.zeta for member in members])
+        zeta = zetas if others else self.loss.zeta
+        loss = IsoScoreLoss(zeta, "linear", self.loss.bias_corrected)
         return _ExactShrinkage(
-            IsoScoreLoss(zeta, "linear", self.bias_corrected).to(self.inputs_root.device),
-            stacked([member.inputs_root for member in members]),
-            [own for member in members for own in member.steps],
-            self.detached,
+            loss=loss.to(self.inputs_root.device),
+            inputs_root=stacked([member.inputs_root for member in members]),
+            steps=[own for member in members for own in member.steps],
+            detached=self.detached,
         )
 
     def refresh(self, layer: Layer) -> None:

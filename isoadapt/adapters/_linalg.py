@@ -119,13 +119,8 @@ def whiten_complement(
     shrinkage: float | str = "auto",
     strength: float = 1.0,
 ) -> tuple[Affine, float]:
-    """Extend a map of the coordinates in the row space to the map with the highest IsoScore.
-
-    `inner` maps embeddings to the r coordinates of the output in `basis` (d, r). The coordinates
-    in `complement` (d, d - r) keep their mean. Their linear regression on `inner` is subtracted,
-    and the residual is whitened and scaled to the variance that maximises IsoScore. If `inner` has
-    no variance, it keeps its total variance. The shrinkage of the residual is returned too.
-    """
+    """Extend `inner`, to r coordinates in `basis` (d, r), to the map with the highest IsoScore."""
+    # The residual of the other coordinates, without their regression on `inner`, is whitened.
     mean, cov = moments.mean.numpy(), moments.covariance().numpy()
     cross = inner.matrix @ cov
     inner_cov = cross @ inner.matrix.T
@@ -150,7 +145,7 @@ def _best_factor(inner_cov: Floats, before: Floats, variances: Floats) -> float:
     trace, total = inner_cov.trace(), variances.sum()  # squares of the shares do not overflow
     if not total > 0:
         return 1.0
-    if not trace > 0:
+    if not trace > 0:  # the total variance is kept
         return float(before.sum() / total)
     balance = ((inner_cov / trace) ** 2).sum() / ((variances / total) ** 2).sum()
     return float(balance * (trace / total))

@@ -24,17 +24,8 @@ from isoadapt.adapters._engine._network import Rates
 from isoadapt.adapters._engine._task import Penalty, Problem, Task
 from isoadapt.adapters._engine._train import Result, epochs_bar, train
 from isoadapt.adapters._heads import needs_fit
-from isoadapt.adapters._rows import (
-    Index,
-    Sample,
-    check_frequencies,
-    check_spread,
-    distinct_rows,
-    split_rows,
-    strata,
-)
+from isoadapt.adapters._rows import Index, Sample, check_spread, distinct_rows, split_rows
 from isoadapt.geometry import Moments
-from isoadapt.metrics._points import codes_of
 
 Split = tuple[Index, Index | None, int, np.random.RandomState]
 _ROWS_PER_DIMENSION = 10  # with fewer, the fit is repeated on all rows if it includes the head
@@ -106,38 +97,22 @@ class TaskAdapter(BaseAdapter):
         """
         return self._fit(self._prepare(X, y, sample_weight, groups))
 
-    def _prepare(
-        self,
-        X: ArrayLike,
-        y: ArrayLike | None,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Problem:
+    def _prepare(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Problem:
         """Check, merge and split rows, and compute head and coordinates from the training rows."""
-        rows, labels = self._check_fit_input(X, y)
-        weights = check_frequencies(sample_weight, rows)
-        row_groups = None if groups is None else codes_of(groups, len(rows), "groups")[1]
-        sample = distinct_rows(rows, labels, row_groups, weights)
-        return self._problem(sample, *self._split(sample, weights is not None))
+        sample = distinct_rows(*self._read_rows(X, y, sample_weight, groups))
+        return self._problem(sample, self._split(sample, sample_weight is not None))
 
     def _split(self, sample: Sample, weighted: bool) -> Split:
         """Return the rows to fit to and those to validate on, a seed and a generator."""
         return np.arange(len(sample.X)), None, 0, np.random.RandomState(0)
 
-    def _problem(
-        self,
-        sample: Sample,
-        fitting: Index,
-        validating: Index | None,
-        seed: int,
-        rng: np.random.RandomState,
-    ) -> Problem:
-        """Compute the head and the coordinates from the rows with the numbers `fitting`."""
+    def _problem(self, sample: Sample, split: Split) -> Problem:
+        """Compute the head and the coordinates from the training rows."""
+        fitting, validating, seed, rng = split
         training = sample if validating is None else sample.take(fitting)
-        X, y, groups, weights = training
-        moments = Moments().update(X, weights)
+        moments = Moments().update(training.X, training.weights)
         check_spread(moments)
-        head = self._resolve_head(X, y, weights, groups)
+        head = self._resolve_head(training)
         raw = self.coordinates == "raw"
         return Problem(
             sample=sample,
@@ -212,7 +187,7 @@ class PenalisedAdapter(TaskAdapter):
             )
         rng = make_random_state(self.random_state)
         seed = int(rng.randint(2**31))
-        by = strata(sample.y) if self._head_kind() == "classifier" else None
+        by = sample.y if self._head_kind() == "classifier" else None
         return *split_rows(len(sample.X), by, share, rng, sample.groups), seed, rng
 
     def _fit(self, problem: Problem) -> Self:
@@ -306,8 +281,8 @@ def train_adapters(
 
     @cache
     def on_all_rows(problem: Problem) -> Problem:
-        rows = np.arange(len(problem.sample.X))
-        return adapters[0]._problem(problem.sample, rows, None, problem.seed, problem.rng)
+        split = np.arange(len(problem.sample.X)), None, problem.seed, problem.rng
+        return adapters[0]._problem(problem.sample, split)
 
     again = {
         k: adapter._task(on_all_rows(task.problem), results[k].choice.best_epoch)

@@ -64,9 +64,7 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "penalty": [callable],
-    }
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"penalty": [callable]}
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         penalty = self.penalty

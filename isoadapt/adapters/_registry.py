@@ -6,7 +6,7 @@ Importing this module imports no adapter, so that the command line can list them
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,63 +43,49 @@ class PaperLoss(NamedTuple):
 class Method(NamedTuple):
     """A method: the module and class of its adapter, and its loss if it has one."""
 
-    path: str
+    module: str  # in isoadapt.adapters
+    adapter: str  # name of the class
     loss: PaperLoss | None = None
     needs_teacher: bool = False  # fitted to the vectors of a teacher, not to labels
 
 
 REGISTRY = {
-    "isotropy-layer": Method("_isotropy_layer:IsotropyLayer", PaperLoss("IsoScoreLoss")),
-    "exact-isotropy-layer": Method("_exact_isotropy_layer:ExactIsotropyLayer"),
+    "isotropy-layer": Method("_isotropy_layer", "IsotropyLayer", PaperLoss("IsoScoreLoss")),
+    "exact-isotropy-layer": Method("_exact_isotropy_layer", "ExactIsotropyLayer"),
     "istar": Method(
-        "_istar:IStarAdapter", PaperLoss("IsoScoreLoss", "all", {"zeta": 0.2, "form": "linear"})
+        "_istar", "IStarAdapter", PaperLoss("IsoScoreLoss", "all", {"zeta": 0.2, "form": "linear"})
     ),
-    "cosreg": Method("_cosreg:CosRegAdapter", PaperLoss("CosRegLoss", "last")),
+    "cosreg": Method("_cosreg", "CosRegAdapter", PaperLoss("CosRegLoss", "last")),
     "spectrum-control": Method(
-        "_spectrum_control:SpectrumControlAdapter", PaperLoss("SpectrumControlLoss")
+        "_spectrum_control", "SpectrumControlAdapter", PaperLoss("SpectrumControlLoss")
     ),
     "topological-entropy": Method(
-        "_topological_entropy:TopologicalEntropyAdapter", PaperLoss("PersistentEntropyLoss")
+        "_topological_entropy", "TopologicalEntropyAdapter", PaperLoss("PersistentEntropyLoss")
     ),
-    "flow": Method("_flow._adapter:FlowAdapter"),
-    "isobn": Method("_isobn:IsoBN"),
-    "all-but-the-top": Method("_all_but_the_top:AllButTheTop"),
-    "cluster-isotropy": Method("_cluster_isotropy:ClusterIsotropy"),
-    "whitening": Method("_whitening:Whitening"),
-    "logit-preserving-whitening": Method("_logit_preserving:LogitPreservingWhitening"),
-    "teacher-readout": Method("_teacher_readout:TeacherReadout", needs_teacher=True),
+    "flow": Method("_flow._adapter", "FlowAdapter"),
+    "isobn": Method("_isobn", "IsoBN"),
+    "all-but-the-top": Method("_all_but_the_top", "AllButTheTop"),
+    "cluster-isotropy": Method("_cluster_isotropy", "ClusterIsotropy"),
+    "whitening": Method("_whitening", "Whitening"),
+    "logit-preserving-whitening": Method("_logit_preserving", "LogitPreservingWhitening"),
+    "teacher-readout": Method("_teacher_readout", "TeacherReadout", needs_teacher=True),
 }
 
 NEED_TEACHER = {name for name, method in REGISTRY.items() if method.needs_teacher}
 
-NAMES = {name: method.path.partition(":")[2] for name, method in REGISTRY.items()}
+NAMES = {name: method.adapter for name, method in REGISTRY.items()}
 """Classes' names by the method's name, which ``isoadapt fit`` takes."""
 
 METHODS = {name: cls for name, cls in NAMES.items() if name not in NEED_TEACHER}
 """Those that need no teacher, which comparisons and ``penalty=`` take."""
 
-MODULES = {
-    cls: f"isoadapt.adapters.{module}"
-    for module, _, cls in (method.path.partition(":") for method in REGISTRY.values())
-}
+MODULES = {method.adapter: f"isoadapt.adapters.{method.module}" for method in REGISTRY.values()}
 """Modules by the name of their adapter's class."""
 
 
-class _Adapters(Mapping[str, "type[BaseAdapter]"]):
-    """Classes of adapters by name, imported when they are asked for."""
-
-    def __getitem__(self, name: str) -> "type[BaseAdapter]":
-        return getattr(importlib.import_module(MODULES[name]), name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(MODULES)
-
-    def __len__(self) -> int:
-        return len(MODULES)
-
-
-ADAPTERS = _Adapters()
-"""Classes of adapters by name: all but PenaltyAdapter and AffineAdapter, made in code."""
+def adapter_class(name: str) -> "type[BaseAdapter]":
+    """Import a class by its name; PenaltyAdapter and AffineAdapter are made in code only."""
+    return getattr(importlib.import_module(MODULES[name]), name)
 
 
 class Variant(NamedTuple):
@@ -117,7 +103,7 @@ class Variant(NamedTuple):
 
     def make(self, head: Any) -> Any:
         """Return an instance with the given head."""
-        return ADAPTERS[self.adapter](head=head, **self.params)
+        return adapter_class(self.adapter)(head=head, **self.params)
 
 
 _UNSHRUNK = {"zeta": 0.0, "bias_corrected": True}

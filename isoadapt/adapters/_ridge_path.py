@@ -44,7 +44,10 @@ def add_rows(
     if groups is None:
         numbers = copy_hashes(X, 0.0)[kept] % _N_FOLDS
     else:
-        numbers = np.array([_group_fold(str(each), known) for each in groups[kept].tolist()])
+        names = [str(each) for each in groups[kept].tolist()]
+        first = list(dict.fromkeys([*known, *names]))[:_N_FOLDS]
+        known = {name: fold for fold, name in enumerate(first)}
+        numbers = np.array([known.get(n, zlib.crc32(n.encode()) % _N_FOLDS) for n in names])
     for fold in range(_N_FOLDS):
         own = kept[numbers == fold]
         for start in range(0, len(own), _BLOCK):
@@ -52,12 +55,6 @@ def add_rows(
             new = _measure(np.hstack([X[block], targets[block]]), weights[block])
             parts[fold] = merged([new, parts[fold]])
     return Folds(parts, known)
-
-
-def _group_fold(group: str, known: dict[str, int]) -> int:
-    if len(known) < _N_FOLDS:
-        known.setdefault(group, len(known))
-    return known.get(group, zlib.crc32(group.encode()) % _N_FOLDS)
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -35,9 +35,9 @@ class Sample(NamedTuple):
     """Rows to fit to."""
 
     X: NDArray[Any]  # (n_samples, n_features)
-    y: NDArray[Any] | None  # labels or values, (n_samples,) or (n_samples, n_outputs)
-    groups: Index | None  # group numbers, (n_samples,)
-    weights: Floats | None  # positive frequencies, (n_samples,); None: all are 1
+    y: NDArray[Any] | None = None  # labels or values, (n_samples,) or (n_samples, n_outputs)
+    groups: Index | None = None  # group numbers, (n_samples,)
+    weights: Floats | None = None  # frequencies, (n_samples,); None: all are 1
 
     def take(self, index: Index) -> "Sample":
         """Select rows."""
@@ -131,6 +131,7 @@ def split_rows(
     groups: Index | None = None,
 ) -> tuple[Index, Index | None]:
     """Return sorted numbers of training and of validation rows, None if a side would be small."""
+    labels = strata(labels)
     rows, n_valid = np.arange(n), round(n * (fraction or 0))
     if min(n_valid, n - n_valid) < _MIN_ROWS:
         return rows, None

@@ -15,7 +15,8 @@ from isoadapt._utils.copies import copy_hashes
 from isoadapt._utils.messages import aligned_table
 from isoadapt._utils.sklearn_private import _safe_indexing
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._registry import ADAPTERS, NAMES
+from isoadapt.adapters._registry import NAMES, adapter_class
+from isoadapt.adapters._rows import Sample
 from isoadapt.cli._options import TITLES, Console, WrongUsage, read_settings
 from isoadapt.cli._sources import Rows
 from isoadapt.encoders._class_labels import with_checkpoint_names
@@ -53,7 +54,7 @@ def fit(
     console: Console,
 ) -> None:
     """Fit and save an adapter, with options of AdaptedEncoder; print figures before and after."""
-    cls = ADAPTERS[NAMES[name]]
+    cls = adapter_class(NAMES[name])
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     adapter._validate_params()
     y, teacher, class_names = rows.labels, options["teacher"], options["class_names"]
@@ -149,7 +150,7 @@ def _figures(
     )
     if y is not None and labels is not None and adapter._head_kind() is not None:
         metric = "accuracy" if adapter._head_kind() == "classifier" else "r2"
-        head = adapter._resolve_head(np.asarray(_safe_indexing(X, others)), y[others])
+        head = adapter._resolve_head(Sample(np.asarray(_safe_indexing(X, others)), y[others]))
         before[metric] = cast(LinearHead, head).score(np.asarray(rows), labels)
         after[metric] = adapter.score(rows, labels)
     return {"before": before, "after": after}

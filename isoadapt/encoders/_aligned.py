@@ -20,15 +20,12 @@ _UNUSED = 1e-6  # entry of a unit vector whose square is below rounding in float
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Aligned:
-    """The last layers of another encoder, the linear map in front of them, and its pooling.
-
-    All arrays are in float32. No table of word embeddings is kept.
-    """
+    """The last layers of another encoder, the linear map in front of them, and its pooling."""
 
     model_class: str  # of transformers
     config: str  # JSON, of all layers
     n_layers: int
-    weights: dict[str, NDArray[Any]]  # parameters and buffers by name
+    weights: dict[str, NDArray[Any]]  # by name, in float32; no word embeddings
     inputs: tuple[str, ...]  # that its layers read besides the states
     modes: tuple[str, ...]  # poolings of its last states
     states: tuple[int, ...]  # numbers of the hidden states of this encoder that are mapped
@@ -57,10 +54,6 @@ class Aligned:
 
     def __getstate__(self) -> dict[str, Any]:
         return {part.name: getattr(self, part.name) for part in fields(self)}
-
-    def module(self, device: torch.device) -> "AlignedModule":
-        """Return what computes the vectors on a device."""
-        return built(self, device)
 
 
 @lru_cache(maxsize=2)
@@ -121,10 +114,6 @@ class Tail(nn.Module):
             else:
                 module._buffers[leaf] = tensor
         return tail
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return parameters and buffers by name."""
-        return dict(self.model.named_parameters()) | dict(self.model.named_buffers())
 
     def forward(self, states: Tensor, inputs: dict[str, Any]) -> Tensor:
         """Compute the model's last states (B, T, d) from those before the layers."""

@@ -4,7 +4,7 @@ Lenc and Vedaldi (2015); Bansal, Nakkiran and Barak (2021).
 """
 
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from torch import Tensor
 from isoadapt._utils.state import own_state
 from isoadapt.encoders._aligned import Aligned, Tail, model_class
 from isoadapt.encoders._backbone import eval_copy
-from isoadapt.encoders._batching import PAIR, Batch, Embed, explained_failure, to_device
+from isoadapt.encoders._batching import PAIR, Embed, explained_failure, to_device
 from isoadapt.encoders._opened import Opened
 from isoadapt.encoders._pooling import ALIGNED, MODES, Normalize, Pooling
 from isoadapt.encoders._texts import Texts
@@ -49,15 +49,13 @@ def last_layers(teacher: Any, n_layers: int) -> Aligned:
     if n_layers > depth:
         raise ValueError(f"the teacher has only {depth} layers")
     model_class(type(base).__name__)
-    width = teacher.backbone.hidden_size
+    width, tail = teacher.backbone.hidden_size, Tail(eval_copy(base), n_layers).model
+    weights = dict(tail.named_parameters()) | dict(tail.named_buffers())
     alone = Aligned(
         type(base).__name__,
         json.dumps(base.config.to_dict(), default=str),
         n_layers,
-        {
-            name: _array(values)
-            for name, values in Tail(eval_copy(base), n_layers).tensors().items()
-        },
+        {name: _array(values) for name, values in weights.items()},
         tuple(sorted(teacher.backbone.inputs - {"input_ids"} | {"attention_mask"})),
         pooling.modes,
         (depth - n_layers,),
@@ -103,8 +101,15 @@ def align(
     depth = encoder.backbone.n_layers
     states = tuple(sorted({0, depth // 3, 2 * depth // 3, depth - 1, depth}))
     sums, p = [_Sums(), _Sums()], len(states) * encoder.backbone.hidden_size
+
+    def embed(own: Opened) -> Embed:
+        """Return what computes the states of tokens in both encoders."""
+        models = own.backbone.base, eval_copy(teacher.backbone.base)
+        readers = zip((own, teacher), models, (states, (-1 - alone.n_layers,)), strict=True)
+        return partial(_states, tuple(readers))
+
     for texts, weights, held in parts:
-        with closing(_tokens(encoder, teacher, texts, states, -1 - alone.n_layers)) as batches:
+        with closing(encoder.batches(texts, embed, teacher.equal_lengths)) as batches:
             for numbers, (rows, counts) in batches:
                 of_texts = np.repeat(numbers, counts)
                 for own, chosen in zip(sums, (~held, held), strict=True):
@@ -122,19 +127,6 @@ def align(
     without_held = solved()
     sums.pop().add_to(moments)
     return solved(), without_held
-
-
-def _tokens(
-    encoder: Opened, teacher: Opened, texts: Texts, states: Sequence[int], before: int
-) -> Generator[Batch, None, None]:
-    """Return batches of the states of tokens in both encoders, and the number of them in a text."""
-
-    def embed(own: Opened) -> Embed:
-        models = own.backbone.base, eval_copy(teacher.backbone.base)
-        readers = zip((own, teacher), models, (states, (before,)), strict=True)
-        return partial(_states, tuple(readers))
-
-    return encoder.batches(texts, embed, teacher.equal_lengths)
 
 
 @torch.inference_mode()

@@ -213,11 +213,8 @@ def live_backbone(model: Any, tokenizer: Any, sentence: Any = None) -> Backbone:
 
 
 def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> Any:
-    """Copy a model shallowly in evaluation mode: new modules with the same weights.
-
-    The copy does not change mode, hooks or buffers of the original. Any number of threads may use
-    copies while the original is being trained. `replace` maps modules to their replacements.
-    """
+    """Copy a model in evaluation mode, with new modules, or those in `replace`, of its weights."""
+    # Mode, hooks and buffers of the original stay, so that it can be trained meanwhile.
     copies: dict[nn.Module, nn.Module] = dict(replace or {})
 
     def copied(module: nn.Module) -> nn.Module:

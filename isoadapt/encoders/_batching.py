@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isoadapt._utils.threads import workers
+from isoadapt.encoders._aligned import built
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._pooling import ALIGNED, HEAD_INPUT, MODES, Pooling
 from isoadapt.encoders._texts import Texts
@@ -130,7 +131,7 @@ def embed_batch(backbone: Backbone, pooling: Pooling, batch: dict[str, Tensor]) 
         # A classifier that has a decoder too returns the states of both.
         states = getattr(output, "encoder_hidden_states", None) or output.hidden_states
         if mode == ALIGNED:
-            return pooling.aligned.module(mask.device)(states, batch)
+            return built(pooling.aligned, mask.device)(states, batch)
         # BigBird appends tokens to fill its blocks of sparse attention.
         return MODES[mode](states[layer][:, : mask.shape[1]].float(), mask)
 

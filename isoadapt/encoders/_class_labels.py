@@ -12,13 +12,7 @@ _TRUTH = {"true": "1", "false": "0"}  # names that booleans, which are numbers, 
 
 
 def class_labels(config: Any, n_classes: int, y: Iterable[Any] | None = None) -> list[Any]:
-    """Return the label of each class in the order of the ids, spelled as in `y`.
-
-    They are the names in ``id2label``, without `y` the ids if these are only "LABEL_0" and so on,
-    or not one for each class. Otherwise, labels that are not names are ids, or the only numbers in
-    the names, both also as strings. If both have all of them, and differ in the classes, ValueError
-    is raised. If neither has, the names are returned.
-    """
+    """Return the labels of classes by their ids, spelled as in `y`, as :doc:`/guide/heads` says."""
     ids, given = list(range(n_classes)), config.id2label or {}
     names = [str(given[i]) for i in ids] if {*given} == {*ids} else []
     names = names if len({*names}) == n_classes else []

@@ -78,10 +78,7 @@ _Call = tuple[nn.Module, Tensor, Tensor]  # a layer, and the vectors (B, d) that
 
 @torch.inference_mode()
 def head_path(backbone: Backbone) -> tuple[Pooling, int]:
-    """Find the pooling, with Linear or LayerNorm layers and activations, that the head reads.
-
-    The width of the hidden states is returned too. ValueError is raised if there is no pooling.
-    """
+    """Return the pooling, with layers and activations, that the head reads, and states' width."""
     hidden, calls, target, mask = _record(backbone)
     steps: tuple[nn.Module, ...] = ()
     while True:

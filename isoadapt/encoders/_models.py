@@ -175,11 +175,7 @@ def _labels_of_adapter(config: Any, adapter: Shapes, code: bool) -> int:
 
 
 def _merged(model: Any, tokenizer: Any, folder: Path, adapter: Shapes) -> Any:
-    """Merge an adapter into its base model, which is changed, and keep class and data type.
-
-    PEFT skips weights that do not fit, or leaves them random, with only a warning. It merges the
-    adapter of one module into a weight that others share.
-    """
+    """Merge an adapter into its base model, which is changed, and keep class and data type."""
     import peft
 
     dtype, own = model.dtype, set(model.state_dict())
@@ -193,6 +189,7 @@ def _merged(model: Any, tokenizer: Any, folder: Path, adapter: Shapes) -> Any:
             )
             state = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
             names = {name.removeprefix(PEFT_PREFIX) for name in state}
+            # PEFT skips weights that do not fit, or leaves them random, with only a warning.
             if others := sorted((names ^ set(adapter)) - own)[:3]:
                 raise ValueError(
                     f"its weights do not fit: {', '.join(others)} occur in one of the two only"

@@ -69,10 +69,7 @@ class _Part(NamedTuple):
 
 
 def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
-    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one.
-
-    With a `head`, a CrossEncoder folder is read, which states the length of texts.
-    """
+    """Read the pooling of a folder, or the length of a CrossEncoder with a `head`, or None."""
     listed, settings = folder / "modules.json", read_object(folder / MODEL_FILE)
     if head and not (listed.is_file() and settings.get("model_type") == "CrossEncoder"):
         return None

@@ -143,11 +143,9 @@ def _beginning(text: str, size: int) -> str:
 def _encode(
     tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
 ) -> tuple[Columns, list[int]]:
-    """Return the tokens of texts, and how many each has before it is truncated.
-
-    A fast tokenizer does not truncate them, because it would also compute every combination of the
-    parts that it removes from a pair, which takes gigabytes for two texts of 36,000 words.
-    """
+    """Return the tokens of texts, and how many each has before it is truncated."""
+    # Truncation by a fast tokenizer computes every combination of the parts that it removes from a
+    # pair, which takes gigabytes for two texts of 36,000 words.
     with _LOCK:
         encoded = tokenizer(
             texts.first,

@@ -289,10 +289,9 @@ class TransformerEncoder(TransformerMixin, BaseEstimator):
         and ``"layer2_mean_17"``. `input_features` is ignored, because texts have none.
         """
         opened = self.open()
-        if several_layers(self.pooling) or isinstance(self.pooling, Aligned):
-            return np.array(opened.names, dtype=object)
+        several = several_layers(self.pooling) or isinstance(self.pooling, Aligned)
         plain = [f"transformerencoder{column}" for column in range(opened.width)]
-        return np.array(plain, dtype=object)
+        return np.array(opened.names if several else plain, dtype=object)
 
     def __sklearn_clone__(self) -> Self:
         new = type(self)(**self.get_params(deep=False))

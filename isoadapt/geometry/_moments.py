@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -160,7 +160,7 @@ class Moments:
         return cls._of(float(arrays["count"]), *tensors)
 
     @classmethod
-    def _of(cls, count: float, mean: Tensor, scatter: Tensor, *higher: Tensor) -> Self:
+    def _of(cls, count: float, mean: Tensor, scatter: Tensor, *higher: Any) -> Self:
         self = cls()
         self.count, self.mean, self.scatter = count, mean, scatter
         self.third, self.fourth = higher or (None, None)
@@ -177,15 +177,15 @@ class Moments:
             self.count, self.mean = other.count, other.mean.clone()
             self.scatter, self.third, self.fourth = other.scatter.clone(), other.third, other.fourth
             return
-        mean, *moments = (tensor.to(self.mean.device) for tensor in other._tensors())
-        step, total = mean - self.mean, self.count + other.count
+        moved = (tensor.to(self.mean.device) for tensor in other._tensors())
+        other = Moments._of(other.count, *moved)
+        step, total = other.mean - self.mean, self.count + other.count
         share, between = other.count / total, self.count * other.count / total
         if self.third is None or other.third is None:
             self.third = self.fourth = None
         else:
-            parts = _Part(self.count, *self._tensors()[1:]), _Part(other.count, *moments)
-            self.third, self.fourth = _merged_higher(*parts, step)
-        self.scatter += moments[0]
+            self.third, self.fourth = _merged_higher(self, other, step)
+        self.scatter += other.scatter
         self.scatter.addr_(step, step, alpha=between)
         self.mean += step * share
         self.count = total
@@ -203,36 +203,27 @@ class Moments:
         self.__dict__.update(vars(self.from_arrays(state)))
 
 
-class _Part(NamedTuple):
-    """Count, scatter and scale-free higher moments of some rows."""
-
-    n: float
-    scatter: Tensor
-    third: Tensor | float
-    fourth: Tensor | float
-
-
-def _merged_higher(first: _Part, second: _Part, step: Tensor) -> tuple[Tensor, Tensor]:
+def _merged_higher(first: Moments, second: Moments, step: Tensor) -> tuple[Tensor, Tensor]:
     """Third and fourth moment of two sets of rows; `step` is the second mean minus the first."""
-    n, traces = first.n + second.n, first.scatter.trace() + second.scatter.trace()
-    trace = traces + first.n * second.n / n * (step @ step) + _TINY
+    n, traces = first.count + second.count, first.scatter.trace() + second.scatter.trace()
+    trace = traces + first.count * second.count / n * (step @ step) + _TINY
     step = step / trace**0.5
-    third, fourth = _shifted_higher(first, -second.n / n * step, trace)
-    second_part = _shifted_higher(second, first.n / n * step, trace)
+    third, fourth = _shifted_higher(first, -second.count / n * step, trace)
+    second_part = _shifted_higher(second, first.count / n * step, trace)
     return third + second_part[0], fourth + second_part[1]
 
 
-def _shifted_higher(part: _Part, shift: Tensor, trace: Tensor) -> tuple[Tensor, Tensor]:
+def _shifted_higher(part: Any, shift: Tensor, trace: Tensor) -> tuple[Tensor, Tensor]:
     """Third and fourth moment of centred rows plus a shift, both in units of √trace."""
     # For n rows c of scatter S and a shift s: Σ ‖c‖²c + tr(S) s + 2 S s + n‖s‖²s and
     # Σ ‖c‖⁴ + 4 sᵀΣ ‖c‖²c + 4 sᵀS s + 2 tr(S)‖s‖² + n‖s‖⁴.
     ratio, shift_square = part.scatter.trace() / trace, shift @ shift
     third, scatter_shift = ratio**1.5 * part.third, part.scatter @ shift / trace
     return (
-        third + (ratio + part.n * shift_square) * shift + 2 * scatter_shift,
+        third + (ratio + part.count * shift_square) * shift + 2 * scatter_shift,
         ratio**2 * part.fourth
         + 4 * (shift @ (third + scatter_shift))
-        + (2 * ratio + part.n * shift_square) * shift_square,
+        + (2 * ratio + part.count * shift_square) * shift_square,
     )
 
 
@@ -316,7 +307,7 @@ def _about_mean(
     scatter = upper + upper.triu(1).T
     trace = scatter.trace() + _TINY
     step, unit = shift / trace.sqrt(), largest / trace
-    third, fourth = _shifted_higher(_Part(count, scatter, 0.0, 0.0), step, trace)
+    third, fourth = _shifted_higher(Moments._of(count, shift, scatter, 0.0, 0.0), step, trace)
     third = sums[1] / trace.sqrt() * unit - third
     fourth = raw_fourth * unit**2 - fourth - 4 * (step @ third)
     return Moments._of(count, pivot + shift, scatter, third, fourth)

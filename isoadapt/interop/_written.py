@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from isoadapt._utils.files import TOKENIZER_FILES
-from isoadapt.encoders._aligned import Aligned
+from isoadapt.encoders._aligned import Aligned, Tail
 from isoadapt.encoders._folder import base_folder, read_object, tokenizer_folder, transformer_folder
 from isoadapt.encoders._kinds import model_class
 from isoadapt.encoders._library import READOUT_CODE, READOUT_KIND, READOUT_SOURCE
@@ -183,7 +183,7 @@ def _write_readout(folder: Path, served: Served, source: Reference, normalize: b
 
 def _aligned_settings(aligned: Aligned, inputs: frozenset[str]) -> dict[str, Any]:
     """Return what the last layers of another model are built from, and what they read."""
-    tail, config = aligned.module(torch.device("cpu")).tail, json.loads(aligned.config)
+    tail, config = Tail.loaded(aligned), json.loads(aligned.config)
     config.pop("_name_or_path", None)  # a folder of this machine
     settings = {"model": aligned.model_class, "config": config, "layers": tail.place}
     settings |= {name: getattr(aligned, name) for name in ("n_layers", "states", "modes")}

@@ -82,9 +82,8 @@ class IsoScoreLoss(nn.Module):
         self.zeta, self.form, self.bias_corrected = zeta, form, bias_corrected
         self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
 
-    def __repr__(self) -> str:
-        shown = f"zeta={self.zeta!r}, form={self.form!r}, bias_corrected={self.bias_corrected!r}"
-        return f"{type(self).__name__}({shown})"
+    def extra_repr(self) -> str:
+        return f"zeta={self.zeta!r}, form={self.form!r}, bias_corrected={self.bias_corrected!r}"
 
     def forward(self, Z: Tensor, prior_cov: Tensor | FactoredCovariance | None = None) -> Tensor:
         """Compute one penalty (...) of points Z (..., n, d).

@@ -68,8 +68,8 @@ class PersistentEntropyLoss(nn.Module):
         self.bars = bars
         self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(bars={self.bars!r})"
+    def extra_repr(self) -> str:
+        return f"bars={self.bars!r}"
 
     def forward(self, Z: Tensor, labels: Tensor | NDArray[Any] | None = None) -> Tensor:
         """Compute one penalty (...) of points Z (..., n, d); NaN where they are not finite.

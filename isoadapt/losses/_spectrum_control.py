@@ -82,10 +82,9 @@ class SpectrumControlLoss(nn.Module):
         # A plain attribute: reading it does not synchronise the device.
         self._c1_unset = c1 is None
 
-    def __repr__(self) -> str:
+    def extra_repr(self) -> str:
         c1 = None if self._c1_unset else self.c1.tolist()
-        shown = f"decay={self.decay!r}, c1={c1}, gamma={self.gamma}, per_row={self.per_row}"
-        return f"{type(self).__name__}({shown})"
+        return f"decay={self.decay!r}, c1={c1}, gamma={self.gamma}, per_row={self.per_row}"
 
     def forward(self, Z: Tensor) -> Tensor:
         """Compute one penalty (...) of points or a weight matrix Z (..., n, d); NaN if not finite.
@@ -100,16 +99,13 @@ class SpectrumControlLoss(nn.Module):
             if self.per_row:
                 values = values / max(Z.shape[-2], 1) ** 0.5
             if self._c1_unset and values.shape[-1]:
-                self._set_c1(values.detach()[..., 0])
+                largest = values.detach()[..., 0].double()
+                found = largest.where(largest > 0, torch.nan)
+                self.c1 = found.where(self.c1.isnan(), self.c1)  # for members without a scale
+                self._c1_unset = bool(self.c1.isnan().any())
             target = self.target(values.shape[-1]).nan_to_num(0.0)  # unknown: all values are 0
             distance = (values - target.to(values)).square().sum(-1)
             return distance.where(finite, torch.nan)
-
-    def _set_c1(self, largest: Tensor) -> None:
-        """Set the scale of the members that have none to their largest singular value (...)."""
-        found = largest.double().where(largest > 0, torch.nan)
-        self.c1 = found.where(self.c1.isnan(), self.c1)
-        self._c1_unset = bool(self.c1.isnan().any())
 
     def target(self, n_values: int) -> Tensor:
         """Return the singular values (..., n_values) at which the penalty is zero.

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skops.io import dumps, get_untrusted_types, loads
 
 from isoadapt import PenaltyAdapter, Whitening, adapters
-from isoadapt.adapters._registry import ADAPTERS as REGISTERED
+from isoadapt.adapters._registry import MODULES, adapter_class
 
 # With few epochs and few rows the scores still rise at the end, or fall.
 pytestmark = [
@@ -66,7 +66,7 @@ ADAPTERS = [
     adapters.ClusterIsotropy(n_clusters=2, head="ridge"),
     adapters.TeacherReadout(ridge=0.1),
 ]
-ADAPTERS += [cls() for cls in REGISTERED.values() if cls not in set(map(type, ADAPTERS))]
+ADAPTERS += [cls() for cls in map(adapter_class, MODULES) if cls not in set(map(type, ADAPTERS))]
 
 
 def changed(adapter, **changes):

@@ -41,7 +41,7 @@ class TestExactShrinkage:
             outputs, expected = network(points).points[:, :9], []
             for Z, weight in zip(outputs, network.weight, strict=True):
                 expected.append(loss(Z, weight @ cov @ weight.T))
-            penalty = _ExactShrinkage(loss, root, [1], False)
+            penalty = _ExactShrinkage(loss=loss, inputs_root=root, steps=[1], detached=False)
             torch.testing.assert_close(penalty(outputs, None, network), torch.stack(expected))
             with torch.no_grad():  # as in the validation
                 found = penalty(outputs, None, network)
@@ -51,11 +51,11 @@ class TestExactShrinkage:
         network, points = network_and_points()
         root = covariance_root(points)
         loss = IsoScoreLoss(1.0, "linear")  # only prior_cov counts
-        exact = _ExactShrinkage(loss, root, [1], False)
+        exact = _ExactShrinkage(loss=loss, inputs_root=root, steps=[1], detached=False)
         value = exact(network(points).points, None, network).sum()
         (gradient,) = torch.autograd.grad(value, network.weight)
         assert gradient.abs().max() > 1e-4
-        detached = _ExactShrinkage(loss, root, [1], True)
+        detached = _ExactShrinkage(loss=loss, inputs_root=root, steps=[1], detached=True)
         detached.refresh(network)
         same = detached(network(points).points, None, network).sum()
         assert same.item() == pytest.approx(value.item(), rel=1e-5)
@@ -70,7 +70,8 @@ class TestExactShrinkage:
     def test_squared_norm_is_estimated_from_the_last_exact_one(self):
         network, points = network_and_points(members=3)
         loss = IsoScoreLoss(torch.tensor([0.2, 0.4, 1.0]), "linear")
-        penalty = _ExactShrinkage(loss, covariance_root(points), [16, 4, 1], False)
+        root, steps = covariance_root(points), [16, 4, 1]
+        penalty = _ExactShrinkage(loss=loss, inputs_root=root, steps=steps, detached=False)
 
         def errors_after_a_step():
             with torch.no_grad():
@@ -83,8 +84,8 @@ class TestExactShrinkage:
             penalty.refresh(network)
             errors = torch.stack([errors_after_a_step() for _ in range(_STEPS + 1)])
             exact = errors < 1e-6
-            for member, steps in enumerate((16, 4, 1)):
-                assert exact[:, member].nonzero().flatten().tolist() == [*range(0, 17, steps)]
+            for member, own in enumerate(steps):
+                assert exact[:, member].nonzero().flatten().tolist() == [*range(0, 17, own)]
             assert errors.max() < 0.05
 
 

@@ -14,28 +14,29 @@ import isoadapt
 from isoadapt import AffineAdapter, LinearHead, PenaltyAdapter, TeacherReadout, adapters
 from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._registry import ADAPTERS, METHODS, NAMES, NEED_TEACHER, VARIANTS
+from isoadapt.adapters._registry import METHODS, MODULES, NAMES, NEED_TEACHER, VARIANTS
 from isoadapt.finetune._penalties import PENALTIES
 from tests.adapters.test_common import ADAPTERS as SWEEP, ONE_OF_EACH
 
 IN_CODE = {"AffineAdapter", "PenaltyAdapter"}  # which the command line cannot make
+CLASSES = [*(getattr(adapters, name) for name in MODULES), AffineAdapter, PenaltyAdapter]
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "choosing.md"
 
 
 def test_registry_and_common_tests_contain_every_public_adapter():
     public = {name: getattr(adapters, name) for name in adapters.__all__}
     found = {name for name, each in public.items() if issubclass(each, BaseAdapter)}
-    assert found == ADAPTERS.keys() | IN_CODE
+    assert found == MODULES.keys() | IN_CODE
     assert set(adapters.__all__) - found == {Affine.__name__}
     assert found <= set(isoadapt.__all__)
     for tested in (SWEEP, ONE_OF_EACH):
-        assert set(map(type, tested)) == {*ADAPTERS.values(), AffineAdapter, PenaltyAdapter}
+        assert set(map(type, tested)) == {*CLASSES}
 
 
 def test_each_method_has_one_name_derived_from_its_class_and_one_row_in_short_tables():
     for name, cls in NAMES.items():
         assert name.replace("-", "") == cls.lower().removesuffix("adapter")
-    assert [*NAMES.values()] == list(ADAPTERS)
+    assert [*NAMES.values()] == list(MODULES)
     assert NAMES.keys() - METHODS.keys() == NEED_TEACHER
     assert PENALTIES.keys() - METHODS.keys() == {"anchor"}
     brief = [each.name for each in VARIANTS if each.brief]
@@ -47,12 +48,12 @@ def test_each_method_has_one_name_derived_from_its_class_and_one_row_in_short_ta
 def test_docs_have_a_row_and_a_use_for_every_adapter():
     uses, table = PAGE.read_text("utf-8").split("## By use\n")[1].split("## All adapters\n")
     named = set(re.findall(r"`(\w+)`", uses)) & set(adapters.__all__)
-    assert named == ADAPTERS.keys() | IN_CODE
+    assert named == MODULES.keys() | IN_CODE
     rows = re.findall(r"^\| `(\w+)`", table.split("## What can be lost")[0], re.M)
-    assert set(rows) == ADAPTERS.keys()
+    assert set(rows) == MODULES.keys()
 
 
-@pytest.mark.parametrize("adapter", [*ADAPTERS.values(), AffineAdapter, PenaltyAdapter])
+@pytest.mark.parametrize("adapter", CLASSES)
 class TestDocstrings:
     def test_every_parameter_is_documented_with_its_default(self, adapter):
         parameters = inspect.signature(adapter).parameters

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from isoadapt import AdaptedEncoder, TeacherReadout, TransformerEncoder, adapters, load_checkpoint
-from isoadapt.adapters._registry import ADAPTERS, METHODS
+from isoadapt.adapters._registry import METHODS, adapter_class
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
 from tests.cli.command_line import X, Y, refuse, run, succeed, texts_and_labels, write_table
@@ -101,7 +101,7 @@ def test_the_head_is_the_one_that_adapted_encoder_chooses(name, options, labels,
     columns = ["--text", "b"] + ([] if y is None else ["--label", "kind"])
     completed = run("fit", name, "--on", "t.csv", "--model", "model", "--out", "a", *columns)
     try:
-        expected = AdaptedEncoder(folder, ADAPTERS[METHODS[name]]()).fit(texts, y).head_
+        expected = AdaptedEncoder(folder, adapter_class(METHODS[name])()).fit(texts, y).head_
     except ValueError as error:
         status, end = 1, f"isoadapt: {error}\n"
     else:

@@ -14,7 +14,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder, Whitening, adapters
-from isoadapt.adapters._registry import ADAPTERS
+from isoadapt.adapters._registry import MODULES
 from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.interop._folder import read_folder
 from isoadapt.losses import CosRegLoss
@@ -22,9 +22,9 @@ from isoadapt.metrics import isotropy_report
 from tests.interop.examples import HEAD, LABELS, ROWS, VARIANTS, X, fitted, make, same, targets
 from tests.tiny_models import TEXTS
 
-CASES = [(name, "default") for name in ADAPTERS]
+CASES = [(name, "default") for name in MODULES]
 for number, variant in enumerate(list(VARIANTS)[1:]):  # each with one of the classes that have it
-    having = [name for name in ADAPTERS if make(name, variant) is not None]
+    having = [name for name in MODULES if make(name, variant) is not None]
     CASES += [(having[number % len(having)], variant)]
 METHODS = ["transform", "predict", "predict_proba", "predict_log_proba", "decision_function"]
 

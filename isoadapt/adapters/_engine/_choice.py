@@ -147,14 +147,7 @@ def takes_weights(scorer: Any) -> bool:
 
 @dataclass(eq=False)
 class EpochChoice:
-    """The epochs of one member: their history, early stopping, and which of them is kept.
-
-    The last epoch is kept whose validation score is within one standard error of the best score,
-    which may be the start's; if there is none, the epoch with the best score. The value of the
-    penalty is not used, so that a control without a penalty is chosen by the same rule. Without
-    `score`, which means without a head, the lowest weighted penalty is best. Without validation
-    rows, the last epoch is kept. After `patience` epochs without a new choice training stops.
-    """
+    """The epochs of one member: their history, and the one to keep by the rule of `scoring`."""
 
     max_epochs: int
     patience: int | None

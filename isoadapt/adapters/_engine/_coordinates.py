@@ -44,23 +44,20 @@ class Coordinates(NamedTuple):
 
 def raw_coordinates(moments: Moments) -> Coordinates:
     """Scale embeddings by s, the size of their second moment, without centring or rotation."""
-    d = len(moments)
-    scale = _size(moments.second_moment().numpy())
+    d, second = len(moments), moments.second_moment().numpy()
+    largest = np.abs(second).max()  # squares of small numbers would underflow
+    # The root of the root mean square of the eigenvalues has the unit of a standard deviation.
+    scale = float(np.sqrt(largest * np.sqrt(((second / largest) ** 2).sum() / d)))
     zeros = np.zeros(d)
     into, identity = Affine(np.eye(d) / scale, zeros), Affine(np.eye(d), zeros)
     return Coordinates(into, identity, np.eye(d), scale, np.zeros(d, dtype=bool))
 
 
 def whitened_coordinates(moments: Moments, head: LinearHead | None) -> Coordinates:
-    """Whiten the input, and rotate the output so that the head's row space comes first.
-
-    The rotation changes no penalty and no logit. Adam's step, however, is taken entry by entry:
-    with the rotation, a large gradient of the task stays in the rows of the head's row space and
-    does not slow down the others. The inputs are principal components for the same reason. They are
-    divided by the roots of their shrunk variances, so that with many rows nearly all have unit
-    variance, and with few rows directions of little variance stay small. s is the largest standard
-    deviation.
-    """
+    """Whiten the input, and rotate the output so that the head's row space comes first."""
+    # Adam takes its steps entry by entry. With the rotation, a large gradient of the task stays in
+    # the rows of the head's row space and does not slow down the others. The inputs are principal
+    # components for the same reason. With few rows, shrinkage keeps those of little variance small.
     mean, cov = moments.mean.numpy(), moments.covariance().numpy()
     inside, outside = row_space(np.zeros((1, len(mean))) if head is None else head.coef_)
     outside = outside @ descending_eigh(outside.T @ cov @ outside)[1]
@@ -78,9 +75,3 @@ def whitened_coordinates(moments: Moments, head: LinearHead | None) -> Coordinat
         deviations=np.sqrt(eigenvalues) / roots,
         n_read=inside.shape[1],
     )
-
-
-def _size(cov: Floats) -> float:
-    """Root of the root mean square of the eigenvalues; it has the unit of a standard deviation."""
-    largest = np.abs(cov).max()  # squares of small numbers would underflow
-    return float(np.sqrt(largest * np.sqrt(((cov / largest) ** 2).sum() / len(cov))))

@@ -23,12 +23,10 @@ UPDATE_ROWS = 100  # whose multiply-adds take as long as AdamW's update of the p
 
 
 class OutputRidge(NamedTuple):
-    """The weighted mean squared change of each member's head outputs since the start.
+    """The weighted mean squared change of each member's head outputs, over all training rows."""
 
-    It is computed over all training rows, from their moments. Over a batch with fewer rows than
-    dimensions the ridge would act in a few directions only, and Adam's full-sized steps would
-    change the outputs in the others.
-    """
+    # Over a batch with fewer rows than dimensions it would act in few directions, and Adam's
+    # full-sized steps would change the outputs in the others.
 
     # Whether a softmax follows: then only differences of the outputs count, and squares are summed
     # over the outputs. Otherwise squares are averaged.

@@ -39,17 +39,13 @@ class Layer(NamedTuple):
 
 
 class AdapterNetwork(nn.Module):
-    """One linear layer z = Ax + c for each member, with a linear head on its outputs or with none.
-
-    `shifts` says whether the returned points include c. It is false for penalties that do not
-    depend on shifts, because their gradient for c would consist of rounding errors only.
-    """
+    """One linear layer z = Ax + c for each member, with or without a linear head on its outputs."""
 
     def __init__(
         self, starts: Sequence[Affine], heads: Sequence[LinearHead], shifts: bool = True
     ) -> None:
         super().__init__()
-        self.shifts = shifts
+        self.shifts = shifts  # whether points include c, whose gradient may be rounding errors only
         self.weight = _members([start.matrix for start in starts])
         self.bias = _members([start.offset[None] for start in starts])
         self.coef = _members([head.coef_ for head in heads]) if heads else None
@@ -102,13 +98,10 @@ def layer_map(state: dict[str, Tensor]) -> Affine:
 
 
 class Rates(NamedTuple):
-    """Learning rates of a member; `read_lr` replaces `lr` for its first `n_read` outputs.
+    """Learning rates of a member; `read_lr` replaces `lr` for the first `n_read` outputs."""
 
-    The head reads these outputs. Adam changes all weights by steps of similar size, so the head's
-    outputs, which are sums over all inputs, would move far in the first steps if there are few
-    rows.
-    """
-
+    # The head reads these outputs, which are sums over all inputs: with few rows, Adam's first
+    # steps, of similar size for all weights, would move them far.
     lr: float
     weight_decay: float = 0.0
     read_lr: float = 0.0

@@ -22,21 +22,11 @@ _RIDGES = np.geomspace(99, 1 / 99, 17)  # (1 - s) / s for shares s from 0.01 to 
 def automatic_ridge(
     X: NDArray[Any],
     targets: NDArray[Any],
-    outputs: Floats,
-    weights: Floats | None = None,
+    outputs: Floats,  # (n, n_outputs), in the units of the targets
+    weights: Floats | None = None,  # (n,), of mean 1
     groups: NDArray[np.int64] | None = None,
 ) -> float:
-    """Estimate the weight of the mean squared change of the head's outputs in the task loss.
-
-    The step of the outputs that lowers the task loss is a regression of its negative gradient, the
-    residual, on the embeddings X (n, d). The share s of it that is taken is the smallest one whose
-    squared error on left-out residuals is within a standard error of the least. It is 0.01 unless
-    step and residual agree on left-out rows beyond chance. The ridge shrinks by s the step that
-    minimises a quadratic upper bound of the task loss. It is (1 - s) / s for the mean squared
-    error, (1 - s) / (4 s) for the cross-entropy, whose curvature is at most 1/2, and half of that
-    for the binary cross-entropy. `outputs` (n, n_outputs) have the units of the targets, and
-    `weights` (n,) have mean 1.
-    """
+    """Estimate the ridge from embeddings X (n, d), as :doc:`/guide/appendix` describes."""
     classes = None if targets.dtype.kind == "f" else strata(targets)
     folds = fold_numbers(X, classes, groups, _N_FOLDS)
     weights = np.ones(len(X)) if weights is None else weights
@@ -60,6 +50,8 @@ def automatic_ridge(
     lost = gains[gains.sum(axis=1).argmax()] - gains
     enough = lost.sum(axis=1) <= np.sqrt((lost**2).sum(axis=1))
     ridge = _RIDGES[enough.argmax() if agreement.sum() > level else 0]
+    # The ridge shrinks the step that minimises a quadratic upper bound of the task loss. The
+    # curvature of the cross-entropy is at most 1/2.
     return float(ridge / {"f": 1, "i": 4, "b": 8}[targets.dtype.kind])
 
 

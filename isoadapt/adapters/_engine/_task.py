@@ -109,20 +109,14 @@ class Problem:
         return points
 
 
+@dataclass(eq=False)
 class Penalty:
     """Penalty of adapted points: `loss` maps points (K, n, d) to one value per member (K,)."""
 
-    def __init__(
-        self,
-        loss: Callable[..., Tensor],
-        least_rows: int = 1,
-        shared: bool = False,
-        shifts: bool = True,
-    ) -> None:
-        self.loss = loss
-        self.shifts = shifts  # whether the penalty changes when all points are shifted
-        self.least_rows = least_rows  # of a batch, for the penalty to have a gradient
-        self.shared = shared  # whether it serves all tasks that are trained together
+    loss: Callable[..., Tensor]
+    least_rows: int = 1  # of a batch, for the penalty to have a gradient
+    shared: bool = False  # whether it serves all tasks that are trained together
+    shifts: bool = True  # whether the penalty changes when all points are shifted
 
     def join(self, others: Sequence[Any]) -> "Penalty":
         """Return one penalty for the members of this and the other penalties, in this order."""

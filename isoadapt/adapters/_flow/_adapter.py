@@ -19,7 +19,7 @@ from isoadapt.adapters._engine._train import Training, epochs_bar
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._rows import Batch, Batches, check_spread, split_rows, strata, to_tensor
+from isoadapt.adapters._rows import Batch, Batches, Sample, check_spread, split_rows, to_tensor
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
@@ -186,14 +186,21 @@ class FlowAdapter(BaseAdapter):
                 f"alpha={self.alpha!r} needs a head, whose task loss is added to the bits, but "
                 f"head={self.head!r}: pass a head, or alpha=None to train without labels"
             )
-        rows, labels = self._check_fit_input(X, y)
+        rows = self._read_rows(X, y)
         refit = self._refits_head()
         if refit and not needs_fit(self._head):
-            self._resolve_head(rows, labels)  # raises before training if its width is wrong
-        network, head, choice = self._train(rows, None if self.alpha is None else labels)
-        map_ = self._take_map(network, rows)
+            self._resolve_head(rows)  # raises before training if its width is wrong
+        network, head, choice = self._train(rows.X, None if self.alpha is None else rows.y)
+        map_ = network.map()
+        if self.alpha is None and len(rows.X) >= _MIN_CALIBRATION_ROWS:
+            map_ = map_.calibrated(rows.X)
+        if not all(np.isfinite(part).all() for step in (*map_.blocks, map_.last) for part in step):
+            raise ValueError(
+                f"training diverged with lr={self.lr}: the weights of the flow are no longer "
+                "finite; choose a smaller lr, or coupling='additive'"
+            )
         if refit:
-            head = self._fit_head(rows, labels, map_=map_)
+            head = self._fit_head(rows, map_)
         self.history_, self.n_iter_ = choice.history, len(choice.history)
         return self._set_fitted(map_, head, best_epoch_=choice.best_epoch)
 
@@ -214,14 +221,14 @@ class FlowAdapter(BaseAdapter):
 
         rng, device = make_random_state(self.random_state), resolve_device(self.device)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
-        labels = strata(y) if self._head_kind() == "classifier" else None
+        labels = y if self._head_kind() == "classifier" else None
         fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
         check_spread(Moments().update(X[fitting]))
         network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, self.coupling, generator)
         network.start(X[rng.permutation(fitting)[:_START_ROWS]])
         head = targets = score = None
         if y is not None:
-            own = cast(LinearHead, self._resolve_head(X[fitting], y[fitting]))
+            own = cast(LinearHead, self._resolve_head(Sample(X[fitting], y[fitting])))
             head, values = network.normalised_head(own), own._targets(y)
             units = TargetUnits.of(values[fitting])
             network.read_by(units.head(head))
@@ -251,15 +258,3 @@ class FlowAdapter(BaseAdapter):
             lr=self.lr,
             device=device,
         )
-
-    def _take_map(self, network: "FlowNetwork", X: NDArray[Any]) -> "FlowMap":
-        """Take the map from the trained network; without `alpha` calibrate its last ActNorm."""
-        map_ = network.map()
-        if self.alpha is None and len(X) >= _MIN_CALIBRATION_ROWS:
-            map_ = map_.calibrated(X)
-        if not all(np.isfinite(part).all() for step in (*map_.blocks, map_.last) for part in step):
-            raise ValueError(
-                f"training diverged with lr={self.lr}: the weights of the flow are no longer "
-                "finite; choose a smaller lr, or coupling='additive'"
-            )
-        return map_

@@ -106,14 +106,9 @@ def make_transform(coupling: str, blocks: Sequence[Block], last: Last) -> Compos
 
 def block_steps(coupling: str, block: Block) -> tuple[Transform, Transform, Transform]:
     """Return ActNorm, permutation and coupling of a block."""
-    coupled = HalfCoupling(_conditioner(coupling, block), block.hidden_weight.shape[1])
-    return Scaling(block.log_scale, block.shift), Permutation(block.order), coupled
 
-
-def _conditioner(coupling: str, block: Block) -> Callable[[Tensor], Transform]:
-    """Return the function from the kept coordinates to the transform of the others."""
-
-    def condition(kept: Tensor) -> Transform:
+    def transform_given(kept: Tensor) -> Transform:
+        """Return the transform of the other coordinates."""
         hidden = F.elu(F.linear(kept, block.hidden_weight, block.hidden_bias))
         parameters = F.linear(hidden, block.readout_weight, block.readout_bias)
         if coupling == "additive":
@@ -121,7 +116,8 @@ def _conditioner(coupling: str, block: Block) -> Callable[[Tensor], Transform]:
         shift, scale = parameters.chunk(2, dim=-1)
         return DependentTransform(MonotonicAffineTransform(shift, scale, slope=_SLOPE), 1)
 
-    return condition
+    coupled = HalfCoupling(transform_given, block.hidden_weight.shape[1])
+    return Scaling(block.log_scale, block.shift), Permutation(block.order), coupled
 
 
 def with_likelihood(transform: ComposedTransform, X: Tensor) -> tuple[Tensor, Tensor]:

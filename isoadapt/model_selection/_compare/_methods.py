@@ -16,7 +16,7 @@ from isoadapt._utils.messages import choices
 from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._registry import ADAPTERS, NAMES, VARIANTS, installed_variants
+from isoadapt.adapters._registry import NAMES, VARIANTS, adapter_class, installed_variants
 from isoadapt.model_selection._compare._uses import HeadScore
 
 NO_ADAPTER = "no adapter"
@@ -129,7 +129,7 @@ def _named(adapter: Any, head: Any) -> tuple[str, Any]:
         raise ValueError(
             f"adapters={adapter!r} is not the name of an adapter; {choices(adapter, known)}"
         )
-    return name, ADAPTERS[name](head=head)
+    return name, adapter_class(name)(head=head)
 
 
 def _with_head(template: Any, head: Any, task: str) -> Any:
