@@ -117,8 +117,8 @@ def test_files_that_are_missing_are_named(tmp_path, checkpoint):
         ("shard.safetensors", "nonsense" * 20),
     ],
 )
-def test_damaged_files_are_one_error(bare_checkpoint, tmp_path, file, content):
-    folder = sharded(bare_checkpoint, tmp_path / "copy", "shard.safetensors")
+def test_damaged_files_are_one_error(bare, tmp_path, file, content):
+    folder = sharded(bare, tmp_path / "copy", "shard.safetensors")
     if isinstance(content, dict):
         edit(folder, file, **content)
     else:
