@@ -20,23 +20,11 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.preprocessing import KBinsDiscretizer, StandardScaler, normalize
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from isoadapt import (
-    AdaptedEncoder,
-    AffineAdapter,
-    EmbeddingCache,
-    IsoBN,
-    IsotropyLayer,
-    LinearHead,
-    LogitPreservingWhitening,
-    TeacherReadout,
-    TransformerEncoder,
-    Whitening,
-    load_checkpoint,
-)
+from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder, adapters, load_checkpoint
 from isoadapt._fit_rows import FitRows
-from isoadapt.adapters import _logit_preserving
+from isoadapt.adapters import LogitPreservingWhitening, TeacherReadout, Whitening, _logit_preserving
 from isoadapt.datasets import load_general_sentences
-from isoadapt.encoders import release
+from isoadapt.encoders import EmbeddingCache, release
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.metrics import match_threshold
 from isoadapt.metrics._points import FEWEST
@@ -61,7 +49,7 @@ pytestmark = [
 
 
 def quick(**parameters):
-    return IsotropyLayer(max_epochs=2, random_state=0, **parameters)
+    return adapters.IsotropyLayer(max_epochs=2, random_state=0, **parameters)
 
 
 POOLED = {"teacher_layers": 0, "general": None}
@@ -394,7 +382,7 @@ class TestOwnParts:
         model = AdaptedEncoder(live, fitted.pipeline_["adapter"]).fit(TEXTS, Y)
         np.testing.assert_allclose(model.transform(TEXTS), fitted.transform(TEXTS), atol=1e-6)
         with pytest.raises(TypeError, match=r"model is a Bert.*tuple \(model") as caught:
-            AdaptedEncoder(live[0], IsoBN()).fit(TEXTS)
+            AdaptedEncoder(live[0], adapters.IsoBN()).fit(TEXTS)
         assert len(str(caught.value)) < 200  # and not the whole model
 
     def test_the_parameters_of_a_transformer_are_set_and_searched(self):
@@ -429,19 +417,15 @@ class TestOwnParts:
     def test_a_given_affine_map_is_merged(self, checkpoint, split, tmp_path):
         head, X = split
         matrix, offset = Whitening().fit(X).to_affine()
-        model = AdaptedEncoder(checkpoint, AffineAdapter(matrix, offset)).fit(TEXTS, Y)
+        model = AdaptedEncoder(checkpoint, adapters.AffineAdapter(matrix, offset)).fit(TEXTS, Y)
         np.testing.assert_allclose(model.transform(TEXTS), X @ matrix.T + offset, atol=1e-4)
-        frozen = AffineAdapter(2 * np.eye(X.shape[1]), head=head, head_training="frozen").fit(X)
+        frozen = adapters.AffineAdapter(2 * np.eye(16), head=head, head_training="frozen").fit(X)
         merge_into_checkpoint(frozen, checkpoint, tmp_path / "merged")
         merged = load_checkpoint(tmp_path / "merged")[1]
         np.testing.assert_allclose(merged.coef_, 2 * head.coef_, rtol=1e-6)
-        for matrix, offset in (
-            (np.eye(2), None),
-            (None, [1.0]),
-            (np.nan * np.eye(X.shape[1]), None),
-        ):
+        for matrix, offset in ((np.eye(2), None), (None, [1.0]), (np.nan * np.eye(16), None)):
             with pytest.raises(ValueError, match="matrix"):
-                AffineAdapter(matrix, offset).fit(X)
+                adapters.AffineAdapter(matrix, offset).fit(X)
 
 
 class TestWhiteningOfCollapsedVectors:

@@ -12,17 +12,9 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from isoadapt import (
-    AdaptedEncoder,
-    EmbeddingCache,
-    IsotropyLayer,
-    TransformerEncoder,
-    adapters,
-    load_checkpoint,
-    losses,
-)
+from isoadapt import AdaptedEncoder, IsotropyLayer, TransformerEncoder, adapters, losses
 from isoadapt.adapters._engine._loop import AdapterNet
-from isoadapt.encoders import _opened
+from isoadapt.encoders import EmbeddingCache, _opened, load_checkpoint
 from isoadapt.finetune import IsotropyTrainer, add_isobn
 from isoadapt.geometry import Moments, persistence_bars
 from isoadapt.interop import export_onnx, merge_into_checkpoint, to_sentence_transformer

@@ -10,7 +10,7 @@ import torch
 from isoadapt import TransformerEncoder, load_checkpoint
 from isoadapt.encoders import release
 from isoadapt.finetune import finetune_text_classifier
-from tests.encoders.changes import change_weights, copied as copy_folder, edit
+from tests.encoders.changes import change_weights, edit
 from tests.tiny_models import TEXTS, logits_of, make_tokenizer, save_model
 
 peft = pytest.importorskip("peft")
@@ -59,7 +59,7 @@ def lora(tmp_path_factory):
 @pytest.fixture
 def copied(lora, tmp_path):
     """Copies of a base model and of its adapter that may be changed."""
-    base, folder = (copy_folder(lora[i], tmp_path / name) for i, name in enumerate("ba"))
+    base, folder = (shutil.copytree(lora[i], tmp_path / name) for i, name in enumerate("ba"))
     return base, edit(folder, CONFIG, base_model_name_or_path=str(base))
 
 
