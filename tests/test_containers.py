@@ -18,6 +18,7 @@ from isoadapt.geometry import Moments, persistence_bars
 from isoadapt.metrics import hubness, isoscore, isotropy_report
 from isoadapt.model_selection import AdapterSearchCV
 from tests.refusals import refusals
+from tests.small_blocks import as_memmap
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
 rng = np.random.default_rng(0)
@@ -92,9 +93,7 @@ def test_narrow_tensors_become_float32():
 
 
 def test_arrays_and_memory_maps_are_not_copied(tmp_path):
-    np.save(tmp_path / "V.npy", V)
-    frame = pd.DataFrame(V, columns=list("abcd"))
-    for plain in (V, np.load(tmp_path / "V.npy", mmap_mode="r"), frame):
+    for plain in (V, as_memmap(V, tmp_path), pd.DataFrame(V, columns=list("abcd"))):
         assert as_matrix(plain) is plain
     assert np.shares_memory(as_matrix(T), T.numpy())
     assert np.shares_memory(as_matrix(np.ma.array(V)), V)
