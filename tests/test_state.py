@@ -10,18 +10,10 @@ import pytest
 import sklearn
 import torch
 
-from isoadapt import (
-    AdaptedEncoder,
-    EmbeddingCache,
-    LinearHead,
-    LogitPreservingWhitening,
-    TransformerEncoder,
-    Whitening,
-    metrics,
-)
+from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder, Whitening, metrics
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._registry import ADAPTERS
-from isoadapt.encoders import layer_report, load_checkpoint
+from isoadapt.encoders import EmbeddingCache, layer_report, load_checkpoint
 from isoadapt.geometry import Moments
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import TEXTS
@@ -96,7 +88,7 @@ DOORS["layers"] = lambda folder: [layer_report(folder, TEXTS).to_numpy()]
 
 
 def adapted_encoder(folder):
-    model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(TEXTS)
+    model = AdaptedEncoder(folder, ADAPTERS["LogitPreservingWhitening"]()).fit(TEXTS)
     return [model.transform(TEXTS), model.predict_proba(TEXTS)]
 
 
