@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 import tests.pretended_cuda  # noqa: F401  # before the first backward pass
 from isoadapt import adapted
 from isoadapt.adapters import _heads
+from isoadapt.encoders import release
 from tests.tiny_models import save_model
 
 # Random examples may take any time: other processes decide how long a draw or a call lasts.
@@ -94,6 +95,20 @@ def checkpoint(tmp_path_factory):
 def shallow(tmp_path_factory):
     """A folder with a BERT of one layer, which is exported faster; do not write to it."""
     return save_model(tmp_path_factory.mktemp("shallow"), num_hidden_layers=1)
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory):
+    """A folder with a tiny BERT without a head; do not write to it."""
+    return save_model(tmp_path_factory.mktemp("bare"), kind="AutoModel")
+
+
+@pytest.fixture
+def empty_store():
+    """No loaded models, of which other tests may leave some, before a test and after it."""
+    release()
+    yield
+    release()
 
 
 def pytest_collection_finish() -> None:

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 PLACES = {  # constants below isoadapt that limit what is held at once, by what is read so
@@ -34,3 +35,9 @@ def small_blocks(**sizes):
             for place in PLACES[name]:
                 patch.setattr(f"isoadapt.{place}", size)
         yield
+
+
+def as_memmap(rows, folder, name="X"):
+    """A memory map of rows, which the library reads block by block."""
+    np.save(folder / f"{name}.npy", rows)
+    return np.load(folder / f"{name}.npy", mmap_mode="r")

@@ -20,27 +20,16 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.preprocessing import KBinsDiscretizer, StandardScaler, normalize
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from isoadapt import (
-    AdaptedEncoder,
-    AffineAdapter,
-    EmbeddingCache,
-    IsoBN,
-    IsotropyLayer,
-    LinearHead,
-    LogitPreservingWhitening,
-    TeacherReadout,
-    TransformerEncoder,
-    Whitening,
-    load_checkpoint,
-)
+from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder, adapters, load_checkpoint
 from isoadapt._fit_rows import FitRows
-from isoadapt.adapters import _logit_preserving
+from isoadapt.adapters import LogitPreservingWhitening, TeacherReadout, Whitening, _logit_preserving
 from isoadapt.datasets import load_general_sentences
-from isoadapt.encoders import release
+from isoadapt.encoders import EmbeddingCache, release
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.metrics import match_threshold
 from isoadapt.metrics._points import FEWEST
 from isoadapt.model_selection import AdapterSearchCV
+from tests.refusals import refusals
 from tests.small_blocks import small_blocks
 from tests.tiny_models import WORDS, logits_of, make_model, make_tokenizer, save_model, save_pair
 
@@ -60,7 +49,7 @@ pytestmark = [
 
 
 def quick(**parameters):
-    return IsotropyLayer(max_epochs=2, random_state=0, **parameters)
+    return adapters.IsotropyLayer(max_epochs=2, random_state=0, **parameters)
 
 
 POOLED = {"teacher_layers": 0, "general": None}
@@ -118,28 +107,24 @@ class TestParts:
         assert is_classifier(fitted)
 
     @pytest.mark.parametrize("kind", ["whitening", "readout"])
-    def test_transform_predict_is_both_in_one_pass(self, kind, taught, checkpoint, monkeypatch):
+    def test_transform_predict_is_both_in_one_pass(self, kind, taught, checkpoint, spy):
         model = taught
         if kind == "whitening":
             model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(TEXTS, Y)
         expected = model.transform(TEXTS), model.predict(TEXTS)
-        encoded, transform = [], TransformerEncoder.transform
-        noted = lambda self, X: encoded.append(len(X)) or transform(self, X)  # noqa: E731
-        monkeypatch.setattr(TransformerEncoder, "transform", noted)
+        encoded = spy(TransformerEncoder, "transform", lambda _, X: len(X))
         for found, wanted in zip(model.transform_predict(TEXTS), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
         assert encoded == [60]
 
     @pytest.mark.parametrize("kind", ["whitening", "readout"])
-    def test_passthrough_puts_the_raw_vectors_beside_them(self, kind, taught, split, monkeypatch):
+    def test_passthrough_appends_the_raw_vectors(self, kind, taught, split, monkeypatch, spy):
         model, (head, X) = taught, split
         if kind == "whitening":
             model = AdaptedEncoder(taught.encoder, LogitPreservingWhitening()).fit(TEXTS, Y)
         expected = np.hstack([normalize(Z) for Z in (model.transform(TEXTS), X)])
         monkeypatch.setattr(model, "passthrough", True)  # needs no other fit
-        encoded, transform = [], TransformerEncoder.transform
-        noted = lambda self, X: encoded.append(len(X)) or transform(self, X)  # noqa: E731
-        monkeypatch.setattr(TransformerEncoder, "transform", noted)
+        encoded = spy(TransformerEncoder, "transform", lambda _, X: len(X))
         vectors, labels = model.transform_predict(TEXTS)
         assert encoded == [60]
         np.testing.assert_allclose(vectors, expected, atol=1e-6)
@@ -204,34 +189,31 @@ class TestParts:
         assert (model.encoder.pooling, model.encoder.max_length) == ("readout", 5)
         assert clone(model).teacher.max_length == model.get_params()["teacher__max_length"] == 7
 
-    def test_without_a_head_it_transforms_only(self, tmp_path):
-        folder = save_model(tmp_path / "bare", kind="AutoModel")
-        bare = AdaptedEncoder(folder, Whitening()).fit(TEXTS)
-        assert not hasattr(bare, "predict")
-        assert 0 < bare.score(TEXTS) <= 1
-        assert bare.get_feature_names_out()[0] == "whitening0"
-        assert AdaptedEncoder(folder, quick()).fit(TEXTS, Y).score(TEXTS, Y) > 0.3
+    def test_without_a_head_it_transforms_only(self, bare):
+        model = AdaptedEncoder(bare, Whitening()).fit(TEXTS)
+        assert not hasattr(model, "predict")
+        assert 0 < model.score(TEXTS) <= 1
+        assert model.get_feature_names_out()[0] == "whitening0"
+        assert AdaptedEncoder(bare, quick()).fit(TEXTS, Y).score(TEXTS, Y) > 0.3
 
-    @pytest.mark.parametrize(
-        ("change", "word"),
-        [
-            ({"encoder": 3}, "model is a int"),
-            ({"teacher": 3}, "'teacher'"),
-            (
-                {"adapter": quick(head=LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 7]))},
-                "relabel y",
-            ),
-            ({"y": None}, "y"),
-            ({"texts": [*TEXTS[:-1], None]}, "None"),
-            ({"adapter": readout()}, "teacher=None"),
-            ({"teacher": "model"}, r"teacher='model'.*TeacherReadout\(\)"),
-        ],
-    )
-    def test_what_does_not_fit_is_refused(self, change, word, checkpoint):
-        change = {"encoder": checkpoint, "adapter": quick(), "teacher": None} | change
-        given = {"X": change.pop("texts", TEXTS), "y": change.pop("y", Y)}
-        with pytest.raises((TypeError, ValueError), match=word):
-            AdaptedEncoder(**change).fit(**given)
+
+def fit_changed(change, checkpoint):
+    change = {"encoder": checkpoint, "adapter": quick(), "teacher": None} | change
+    given = {"X": change.pop("texts", TEXTS), "y": change.pop("y", Y)}
+    AdaptedEncoder(**change).fit(**given)
+
+
+test_what_does_not_fit_is_refused = refusals(
+    ({"encoder": 3}, "model is a int"),
+    ({"teacher": 3}, "'teacher'"),
+    ({"adapter": quick(head=LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 7]))}, "relabel y"),
+    ({"y": None}, "y"),
+    ({"texts": [*TEXTS[:-1], None]}, "None"),
+    ({"adapter": readout()}, "teacher=None"),
+    ({"teacher": "model"}, r"teacher='model'.*TeacherReadout\(\)"),
+    call=fit_changed,
+    errors=(TypeError, ValueError),
+)
 
 
 class TestHeads:
@@ -400,7 +382,7 @@ class TestOwnParts:
         model = AdaptedEncoder(live, fitted.pipeline_["adapter"]).fit(TEXTS, Y)
         np.testing.assert_allclose(model.transform(TEXTS), fitted.transform(TEXTS), atol=1e-6)
         with pytest.raises(TypeError, match=r"model is a Bert.*tuple \(model") as caught:
-            AdaptedEncoder(live[0], IsoBN()).fit(TEXTS)
+            AdaptedEncoder(live[0], adapters.IsoBN()).fit(TEXTS)
         assert len(str(caught.value)) < 200  # and not the whole model
 
     def test_the_parameters_of_a_transformer_are_set_and_searched(self):
@@ -435,19 +417,15 @@ class TestOwnParts:
     def test_a_given_affine_map_is_merged(self, checkpoint, split, tmp_path):
         head, X = split
         matrix, offset = Whitening().fit(X).to_affine()
-        model = AdaptedEncoder(checkpoint, AffineAdapter(matrix, offset)).fit(TEXTS, Y)
+        model = AdaptedEncoder(checkpoint, adapters.AffineAdapter(matrix, offset)).fit(TEXTS, Y)
         np.testing.assert_allclose(model.transform(TEXTS), X @ matrix.T + offset, atol=1e-4)
-        frozen = AffineAdapter(2 * np.eye(X.shape[1]), head=head, head_training="frozen").fit(X)
+        frozen = adapters.AffineAdapter(2 * np.eye(16), head=head, head_training="frozen").fit(X)
         merge_into_checkpoint(frozen, checkpoint, tmp_path / "merged")
         merged = load_checkpoint(tmp_path / "merged")[1]
         np.testing.assert_allclose(merged.coef_, 2 * head.coef_, rtol=1e-6)
-        for matrix, offset in (
-            (np.eye(2), None),
-            (None, [1.0]),
-            (np.nan * np.eye(X.shape[1]), None),
-        ):
+        for matrix, offset in ((np.eye(2), None), (None, [1.0]), (np.nan * np.eye(16), None)):
             with pytest.raises(ValueError, match="matrix"):
-                AffineAdapter(matrix, offset).fit(X)
+                adapters.AffineAdapter(matrix, offset).fit(X)
 
 
 class TestWhiteningOfCollapsedVectors:

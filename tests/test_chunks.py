@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from isoadapt import LinearHead, Whitening, adapters, metrics
 from isoadapt.geometry import Moments
-from tests.small_blocks import small_blocks
+from tests.small_blocks import as_memmap, small_blocks
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -46,11 +46,6 @@ def in_this_thread():
         yield
 
 
-def mapped(X, folder):
-    np.save(folder / "X.npy", X)
-    return np.load(folder / "X.npy", mmap_mode="r")
-
-
 def assert_same_map(ours, theirs):
     for left, right in zip(ours.to_affine(), theirs.to_affine(), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-9, atol=1e-9 * np.abs(right).max())
@@ -60,7 +55,7 @@ KINDS = {
     "generator": lambda X, parts, folder: (part for part in parts),
     "loader": lambda X, parts, folder: DataLoader(X, 70, collate_fn=np.stack),
     "tensors": lambda X, parts, folder: tuple(torch.tensor(p, requires_grad=True) for p in parts),
-    "memmap": lambda X, parts, folder: mapped(X, folder),
+    "memmap": lambda X, parts, folder: as_memmap(X, folder),
     "moments": lambda X, parts, folder: Moments().update(X),
     "dask": lambda X, parts, folder: da.from_array(X, chunks=((0, 120, 180), 6)),
     "dask, 10 blocks": lambda X, parts, folder: da.from_array(X, chunks=(30, 6)),
@@ -100,7 +95,7 @@ def test_each_chunk_is_asked_for_once_and_partial_fit_goes_on(X):
 @small_blocks(chunks=400 * 16)
 def test_a_memory_map_of_any_dtype_is_never_held_as_a_whole(tmp_path):
     rows = np.random.default_rng(0).normal(size=(20_000, 16)).astype(np.float16)
-    given = mapped(rows, tmp_path)
+    given = as_memmap(rows, tmp_path)
     for read in (Whitening().fit, metrics.isoscore, metrics.effective_rank):
         read(given)  # what the first call imports is not counted
         tracemalloc.start()
@@ -112,7 +107,7 @@ def test_a_memory_map_of_any_dtype_is_never_held_as_a_whole(tmp_path):
     rows[9_000] = np.nan
     for read in (Whitening().fit, metrics.isoscore):
         with pytest.raises(ValueError, match="rows 8800 to 9199: Input X contains NaN"):
-            read(mapped(rows, tmp_path))
+            read(as_memmap(rows, tmp_path))
 
 
 def test_names_of_features_come_from_the_first_frame(X):

@@ -12,18 +12,13 @@ import torch
 from sklearn.base import clone
 from sklearn.model_selection import GroupKFold
 
-from isoadapt import ExactIsotropyLayer, IsotropyLayer, LinearHead, TeacherReadout, Whitening
+from isoadapt import ExactIsotropyLayer, LinearHead, TeacherReadout, Whitening, adapters, metrics
 from isoadapt._utils.containers import as_matrix
 from isoadapt.geometry import Moments, persistence_bars
-from isoadapt.metrics import (
-    hubness,
-    isoscore,
-    isotropy_report,
-    retrieval_report,
-    similarity_correlation,
-)
+from isoadapt.metrics import hubness, isoscore, isotropy_report
 from isoadapt.model_selection import AdapterSearchCV
 from tests.refusals import refusals
+from tests.small_blocks import as_memmap
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
 rng = np.random.default_rng(0)
@@ -98,9 +93,7 @@ def test_narrow_tensors_become_float32():
 
 
 def test_arrays_and_memory_maps_are_not_copied(tmp_path):
-    np.save(tmp_path / "V.npy", V)
-    frame = pd.DataFrame(V, columns=list("abcd"))
-    for plain in (V, np.load(tmp_path / "V.npy", mmap_mode="r"), frame):
+    for plain in (V, as_memmap(V, tmp_path), pd.DataFrame(V, columns=list("abcd"))):
         assert as_matrix(plain) is plain
     assert np.shares_memory(as_matrix(T), T.numpy())
     assert np.shares_memory(as_matrix(np.ma.array(V)), V)
@@ -191,7 +184,7 @@ test_labels_that_cannot_be_used_are_named = refusals(
     (np.ma.array(NAMES, mask=MASKED_ROWS.mask), "first in row 7"),
     (list(np.ma.array(NAMES, mask=MASKED_ROWS.mask)), "first in row 7"),
     (pd.Series(NAMES, dtype="string").mask(MASKED_ROWS.mask), "first in row 7"),
-    call=lambda y: IsotropyLayer(max_epochs=1).fit(V, y),
+    call=lambda y: adapters.IsotropyLayer(max_epochs=1).fit(V, y),
     errors=(TypeError, ValueError),
 )
 
@@ -219,8 +212,8 @@ READERS = {  # of a matrix, and of a value of 0 or 1 for each row
     "weights": lambda X, v: Whitening().fit(V, sample_weight=v + 1).transform(V),
     "groups": lambda X, v: isoscore(V, True, 10 * v + TENTHS),
     "groups of a search": lambda X, v: clone(SEARCH).fit(V, Y, groups=10 * v + TENTHS).best_score_,
-    "scores": lambda X, v: similarity_correlation(V, V[::-1], v),
-    "relevant": lambda X, v: retrieval_report(V, V, list(v[:, None])).mrr,
+    "scores": lambda X, v: metrics.similarity_correlation(V, V[::-1], v),
+    "relevant": lambda X, v: metrics.retrieval_report(V, V, list(v[:, None])).mrr,
     "bars": lambda X, v: persistence_bars(X),
     "moments": lambda X, v: Moments().update(X, v + 1).mean,
 }

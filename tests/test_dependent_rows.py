@@ -10,7 +10,7 @@ import torch
 from isoadapt.geometry import Moments
 from isoadapt.metrics import isoscore, isotropy_report
 from tests.refusals import refusals
-from tests.small_blocks import small_blocks
+from tests.small_blocks import as_memmap, small_blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*3 × n_features")
 
@@ -22,11 +22,6 @@ def cloud(n, d=16, seed=0):
 
 def as_dask(X, rows=37):
     return pytest.importorskip("dask.array").from_array(X, chunks=(rows, X.shape[1]))
-
-
-def as_memmap(X, folder):
-    np.save(folder / "X.npy", X)
-    return np.load(folder / "X.npy", mmap_mode="r")
 
 
 def as_iterator(X):
@@ -236,21 +231,14 @@ def test_the_share_that_dominates_is_five_percent_or_ten_times_an_average_one(n,
 # Embeddings beyond memory; what the process holds is measured in tests/processes.
 
 
-def assert_equal(found, wanted):
-    for name, value in wanted.items():
-        if isinstance(value, dict):
-            assert_equal(found[name], value)
-        else:
-            np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
-
-
 def test_a_report_of_blocks_is_that_of_the_matrix(tmp_path):
     X, labels = cloud(300), np.arange(300) % 2
     X[200:] = X[:100]
-    whole = isotropy_report(X, labels=labels)
+    whole = isotropy_report(X, labels=labels).to_dict()
     with small_blocks(chunks=40 * 16):
         for kind in (np.asarray, as_dask, lambda X: as_memmap(X, tmp_path)):
-            assert_equal(isotropy_report(kind(X), labels=labels).to_dict(), whole.to_dict())
+            found = isotropy_report(kind(X), labels=labels).to_dict()
+            torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-12, equal_nan=True)
         X[250, 2] = np.nan
         with pytest.raises(ValueError, match="rows 240 to 279: Input X contains NaN"):
             isotropy_report(as_memmap(X, tmp_path))

@@ -12,17 +12,9 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from isoadapt import (
-    AdaptedEncoder,
-    EmbeddingCache,
-    IsotropyLayer,
-    TransformerEncoder,
-    adapters,
-    load_checkpoint,
-    losses,
-)
+from isoadapt import AdaptedEncoder, IsotropyLayer, TransformerEncoder, adapters, losses
 from isoadapt.adapters._engine._loop import AdapterNet
-from isoadapt.encoders import _opened, release
+from isoadapt.encoders import EmbeddingCache, _opened, load_checkpoint
 from isoadapt.finetune import IsotropyTrainer, add_isobn
 from isoadapt.geometry import Moments, persistence_bars
 from isoadapt.interop import export_onnx, merge_into_checkpoint, to_sentence_transformer
@@ -164,14 +156,6 @@ def test_what_was_fitted_on_a_gpu_is_used_without_one(tmp_path):
 # --- models --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def emptied():
-    """Remove models of the pretended device from the store when a test ends."""
-    release()
-    yield
-    release()
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -181,7 +165,7 @@ def emptied():
     ],
     ids=str,
 )
-def test_vectors_equal_those_of_the_cpu(options, checkpoint, cuda, emptied):
+def test_vectors_equal_those_of_the_cpu(options, checkpoint, cuda, empty_store):
     found, expected = (
         TransformerEncoder(checkpoint, device=device, **options).transform(TEXTS)
         for device in ("auto", "cpu")
@@ -189,7 +173,7 @@ def test_vectors_equal_those_of_the_cpu(options, checkpoint, cuda, emptied):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_aligned_vectors_equal_those_of_the_cpu(checkpoint, cuda, emptied):
+def test_aligned_vectors_equal_those_of_the_cpu(checkpoint, cuda, empty_store):
     def vectors(device):
         encoder = TransformerEncoder(checkpoint, device=device)
         teacher = TransformerEncoder(checkpoint, pooling="mean", device=device)
@@ -199,7 +183,7 @@ def test_aligned_vectors_equal_those_of_the_cpu(checkpoint, cuda, emptied):
     np.testing.assert_allclose(vectors("auto"), vectors("cpu"), atol=1e-4)
 
 
-def test_encoding_copies_each_batch_once_and_fetches_vectors_last(checkpoint, cuda, emptied, spy):
+def test_encoding_copies_a_batch_once_and_fetches_vectors_last(checkpoint, cuda, empty_store, spy):
     encoder = TransformerEncoder(checkpoint, pooling="mean", batch_tokens=16)
     encoder.transform(TEXTS)
     sent = spy(_opened, "to_device", lambda batch, _: (cuda.of("to host"), len(batch)))
@@ -213,14 +197,14 @@ def test_encoding_copies_each_batch_once_and_fetches_vectors_last(checkpoint, cu
     assert copies == {"non_blocking": sum(n_inputs)}
 
 
-def test_vectors_of_both_devices_share_a_cache(checkpoint, cuda, emptied, tmp_path):
+def test_vectors_of_both_devices_share_a_cache(checkpoint, cuda, empty_store, tmp_path):
     cache = EmbeddingCache(tmp_path)
     for device in ("auto", "cpu"):
         TransformerEncoder(checkpoint, cache=cache, device=device).transform(TEXTS)
     assert cache.stats().misses == len(set(TEXTS))
 
 
-def test_a_head_is_read_from_the_device(checkpoint, cuda, emptied):
+def test_a_head_is_read_from_the_device(checkpoint, cuda, empty_store):
     encoder, head = load_checkpoint(checkpoint)
     expected = load_checkpoint(checkpoint, device="cpu")[1]
     np.testing.assert_array_equal(head.coef_, expected.coef_)
@@ -247,7 +231,7 @@ GRAPH = pytest.param(export_onnx, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("write", [GRAPH, to_sentence_transformer, merge_into_checkpoint])
-def test_models_on_the_device_are_written(write, shallow, cuda, emptied, tmp_path):
+def test_models_on_the_device_are_written(write, shallow, cuda, empty_store, tmp_path):
     """Each function compares what it wrote with the model, and raises if they differ."""
     encoder = TransformerEncoder(shallow, device="cuda")
     merges = write is merge_into_checkpoint
@@ -259,7 +243,7 @@ def test_models_on_the_device_are_written(write, shallow, cuda, emptied, tmp_pat
         assert write(model, shallow, tmp_path / "served").exists()
 
 
-def test_a_live_model_on_the_device_is_encoded(shallow, cuda, emptied):
+def test_a_live_model_on_the_device_is_encoded(shallow, cuda, empty_store):
     live = AutoModelForSequenceClassification.from_pretrained(shallow).to("cuda")
     encoder = TransformerEncoder((live, AutoTokenizer.from_pretrained(shallow)))
     expected = TransformerEncoder(shallow, device="cpu").transform(TEXTS)

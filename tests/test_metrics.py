@@ -332,7 +332,6 @@ def test_matrices_without_a_variance_that_fits_into_float64_are_refused(metric):
 
 test_parameters_out_of_range_are_refused = refusals(
     *[(lambda X, k=k: anisotropy(X, k=k), "k=") for k in (0, 6, 1.5, "2", None)],
-    (lambda X: isoscore(X[:3], bias_corrected=True), "4"),
     *[(lambda X, zeta=z: isoscore_star(X, zeta=zeta), "zeta") for z in (-0.01, 1.01, np.nan)],
     (lambda X: isoscore_star(X, np.triu(np.ones((5, 5)))), "prior_cov"),
     (lambda X: two_nn(X, discard=1), "discard"),

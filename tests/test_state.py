@@ -12,17 +12,15 @@ import torch
 
 from isoadapt import (
     AdaptedEncoder,
-    EmbeddingCache,
     IsotropyLayer,
     LinearHead,
-    LogitPreservingWhitening,
     TransformerEncoder,
     Whitening,
     metrics,
 )
 from isoadapt._utils.state import own_state
 from isoadapt.adapters._registry import MODULES, adapter_class
-from isoadapt.encoders import layer_report, load_checkpoint
+from isoadapt.encoders import EmbeddingCache, layer_report, load_checkpoint
 from isoadapt.geometry import Moments
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import TEXTS
@@ -97,7 +95,7 @@ DOORS["layers"] = lambda folder: [layer_report(folder, TEXTS).to_numpy()]
 
 
 def adapted_encoder(folder):
-    model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(TEXTS)
+    model = AdaptedEncoder(folder, adapter_class("LogitPreservingWhitening")()).fit(TEXTS)
     return [model.transform(TEXTS), model.predict_proba(TEXTS)]
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 WORDS = ["the", "a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "over", "mat"]
@@ -31,6 +32,11 @@ ARCHITECTURES, LEAKING, REFUSED, _OTHERS = json.loads(
 ).values()
 MORE_ARCHITECTURES = LEAKING | _OTHERS
 _WITH_TYPES = {"bert", "albert", "electra", "deberta-v2", "xlnet"}  # token types are inputs
+
+
+def mostly_slow(names, quick):
+    """Names that a test is parametrised with, of which all but the quick ones are slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in names]
 
 
 def make_tokenizer(architecture="bert", model_max_length=None):

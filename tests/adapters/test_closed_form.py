@@ -10,14 +10,7 @@ from sklearn.covariance import ledoit_wolf, oas
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
 
-from isoadapt import (
-    AllButTheTop,
-    ExactIsotropyLayer,
-    IsoBN,
-    LinearHead,
-    LogitPreservingWhitening,
-    Whitening,
-)
+from isoadapt import IsoBN, LinearHead, LogitPreservingWhitening, Whitening, adapters
 from isoadapt.metrics import isoscore
 
 
@@ -111,8 +104,8 @@ def test_automatic_shrinkage_is_as_good_for_new_rows_as_the_better_of_two_rules(
     assert automatic > max(others) - 0.015
 
 
-MOMENTS_ADAPTERS = [Whitening(), Whitening(shrinkage="oas", strength=0.5), IsoBN(), AllButTheTop(3)]
-MOMENTS_ADAPTERS += [LogitPreservingWhitening(head=make_head(5, 2))]
+MOMENTS_ADAPTERS = [Whitening(), Whitening(shrinkage="oas", strength=0.5), IsoBN()]
+MOMENTS_ADAPTERS += [adapters.AllButTheTop(3), LogitPreservingWhitening(head=make_head(5, 2))]
 
 
 @settings(max_examples=20)
@@ -200,7 +193,7 @@ def test_outputs_of_new_rows_are_bounded_in_directions_without_variance(rank):
     X = rng.normal(size=(300, rank)) @ rng.normal(size=(rank, 8))  # in the head's row space
     head = LinearHead(np.linalg.svd(X)[2][:3], np.zeros(3), range(3))
     unseen = X + 0.01 * rng.normal(size=X.shape)
-    for adapter in (LogitPreservingWhitening(head), ExactIsotropyLayer(head)):
+    for adapter in (LogitPreservingWhitening(head), adapters.ExactIsotropyLayer(head)):
         adapter.fit(X, rng.integers(0, 3, 300))
         assert np.abs(adapter.transform(unseen)).max() < 100 * np.abs(X).max()
 

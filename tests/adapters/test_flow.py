@@ -41,10 +41,6 @@ def random_network(d, coupling, n_blocks=3):
     return network
 
 
-def close(tolerance):
-    return {"rtol": tolerance, "atol": tolerance}
-
-
 @pytest.mark.parametrize(("d", "coupling"), [(2, "affine"), (3, "additive"), (7, "affine")])
 class TestMap:
     def test_inverse_of_a_fitted_flow_and_of_random_parameters(self, d, coupling):
@@ -67,9 +63,9 @@ class TestMap:
         with torch.no_grad():
             Z, likelihood = network.likelihood(torch.from_numpy(network.normalise(X)).float())
         flow = network.map()
-        np.testing.assert_allclose(Z, flow(X), **close(1e-4))
+        np.testing.assert_allclose(Z, flow(X), rtol=1e-4, atol=1e-4)
         of_embeddings = likelihood - np.log(network.deviation).sum()
-        np.testing.assert_allclose(of_embeddings, flow.log_likelihood(X), **close(1e-4))
+        np.testing.assert_allclose(of_embeddings, flow.log_likelihood(X), rtol=1e-4, atol=1e-4)
         _, log_det = flow.transform().call_and_ladj(torch.from_numpy(X))
         expected = multivariate_normal(np.zeros(d)).logpdf(flow(X)) + log_det.numpy()
         np.testing.assert_allclose(flow.log_likelihood(X), expected)
@@ -83,8 +79,8 @@ def test_each_act_norm_normalises_its_inputs():
     for step in steps:
         rows = step(rows)
         if isinstance(step, Scaling):
-            torch.testing.assert_close(rows.mean(0), torch.zeros(5).double(), **close(1e-5))
-            torch.testing.assert_close(rows.std(0), torch.ones(5).double(), **close(1e-5))
+            torch.testing.assert_close(rows.mean(0), torch.zeros(5).double(), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(rows.std(0), torch.ones(5).double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("coupling", ["additive", "affine"])

@@ -41,19 +41,13 @@ class TestAllPenalised:
             adapter(head, **weight, max_epochs=2, random_state=0).fit(X[:100], y[:100])
 
 
-@pytest.mark.parametrize(
-    ("adapter", "options", "word"),
-    [
-        (adapters.CosRegAdapter, {"head": None, "head_training": "joint"}, "head_training='joint'"),
-        (adapters.CosRegAdapter, {"device": "nowhere"}, "device='nowhere'"),
-        (adapters.IsotropyLayer, {"batch_size": 3}, "batches of 4 rows"),
-        (adapters.IStarAdapter, {"batch_size": 2, "zeta": 0.0}, "batches of 3 rows"),
-    ],
+test_parameters_that_exclude_each_other_are_refused = refusals(
+    (lambda _: adapters.CosRegAdapter(None, head_training="joint"), "head_training='joint'"),
+    (lambda head: adapters.CosRegAdapter(head, device="nowhere"), "device='nowhere'"),
+    (lambda head: adapters.IsotropyLayer(head, batch_size=3), "batches of 4 rows"),
+    (lambda head: adapters.IStarAdapter(head, batch_size=2, zeta=0.0), "batches of 3 rows"),
+    call=lambda make, cone: make(cone[2]).fit(*cone[:2]),
 )
-def test_parameters_that_exclude_each_other_are_refused(adapter, options, word, cone):
-    X, y, head = cone
-    with pytest.raises(ValueError, match=word):
-        adapter(**{"head": head, **options}).fit(X, y)
 
 
 class TestCoordinates:

@@ -14,7 +14,8 @@ from sklearn.preprocessing import StandardScaler
 
 from isoadapt import LinearHead, TeacherReadout
 from isoadapt._utils.copies import copy_hashes
-from tests.small_blocks import small_blocks
+from tests.refusals import refusals
+from tests.small_blocks import as_memmap, small_blocks
 
 D = 6  # width of the head's input
 RNG = np.random.default_rng(0)
@@ -161,10 +162,7 @@ class TestStreams:
         array = pytest.importorskip("dask.array")
         weights, groups = np.arange(300) % 3, np.arange(300) // 40
         whole = TeacherReadout().fit(X, TEACHER, weights, groups)
-        maps = []
-        for name, rows in (("X", X), ("y", TEACHER)):
-            np.save(tmp_path / f"{name}.npy", rows)
-            maps.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+        maps = as_memmap(X, tmp_path), as_memmap(TEACHER, tmp_path, "y")
         lazy = array.from_array(X, (90, 7)), array.from_array(TEACHER, ((0, 120, 180), 4))
         for pair in (maps, lazy, (X, lazy[1]), (lazy[0], maps[1])):
             assert_same_fit(TeacherReadout().fit(*pair, weights, groups), whole)
@@ -205,17 +203,13 @@ def test_predictions_are_those_of_the_head_on_its_own_input(space):
         np.testing.assert_array_equal(getattr(adapter, method)(FAR), expected)
 
 
-@pytest.mark.parametrize(
-    ("options", "given", "word"),
-    [
-        ({}, (X, None), "requires y to be passed"),
-        ({}, (X, np.where(TEACHER > 0.9, np.nan, TEACHER)), "Input y contains NaN"),
-        ({}, (X[:, :4], TEACHER), "X has 4 features, but the head expects 6"),
-        ({}, (iter([X]), TEACHER), "takes a matrix"),
-        ({"head": make_head(D), "space": "head"}, (X, TEACHER), "space='head', .*full rank"),
-        ({"head": None, "space": "head"}, (X, TEACHER), "space='head', but head=None"),
-    ],
+WITH_NAN = np.where(TEACHER > 0.9, np.nan, TEACHER)
+test_wrong_input_is_refused = refusals(
+    (lambda: TeacherReadout(HEAD).fit(X, None), "requires y to be passed"),
+    (lambda: TeacherReadout(HEAD).fit(X, WITH_NAN), "Input y contains NaN"),
+    (lambda: TeacherReadout(HEAD).fit(X[:, :4], TEACHER), "4 features, but the head expects 6"),
+    (lambda: TeacherReadout(HEAD).fit(iter([X]), TEACHER), "takes a matrix"),
+    (lambda: TeacherReadout(make_head(D), space="head").fit(X, TEACHER), "'head', .*full rank"),
+    (lambda: TeacherReadout(None, space="head").fit(X, TEACHER), "space='head', but head=None"),
+    errors=(ValueError, TypeError),
 )
-def test_wrong_input_is_refused(options, given, word):
-    with pytest.raises((ValueError, TypeError), match=word):
-        TeacherReadout(**{"head": HEAD, **options}).fit(*given)

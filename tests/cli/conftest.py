@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.cli.command_line import X, Y, succeed
-from tests.tiny_models import WORDS, make_model, make_tokenizer
+from tests.tiny_models import WORDS, make_model, make_tokenizer, save_pair
 
 rng = np.random.default_rng(0)
 
@@ -35,8 +35,7 @@ def place(tables, checkpoint, tmp_path_factory):
     columns = {f"f{i}": X[:, i] for i in range(5)}
     pd.DataFrame(columns | {"label": Y, "id": "x"}).to_parquet(folder / "X.parquet")
     shutil.copytree(checkpoint, folder / "my-model")
-    make_model().bert.save_pretrained(folder / "my-base")
-    make_tokenizer().save_pretrained(folder / "my-base")
+    save_pair(make_model().bert, make_tokenizer(), folder / "my-base")
     line = "fit whitening --on texts.tsv --model my-model --max-length 4 --out my-adapter"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

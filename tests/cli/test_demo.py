@@ -88,13 +88,12 @@ def test_all_adds_the_others_and_the_figures_are_shown_as_json(options, tmp_path
     assert joblib.load(tmp_path / "pipeline.joblib").predict(LEFT[:2]).shape == (2,)
 
 
-def test_a_pair_shares_a_batch_and_embeddings_are_kept(checkpoint, tmp_path, monkeypatch):
-    batches, train = [], IsotropyTrainer.train
+def test_a_pair_shares_a_batch_and_embeddings_are_kept(checkpoint, tmp_path, monkeypatch, spy):
     monkeypatch.setattr(_demo, "minilm_folder", lambda: checkpoint)
-    spy = lambda each: batches.extend(each.get_train_dataloader()) or train(each)  # noqa: E731
-    monkeypatch.setattr(IsotropyTrainer, "train", spy)
+    trained = spy(IsotropyTrainer, "train", lambda each: [*each.get_train_dataloader()])
     settings = [tmp_path, False, _demo._QUICK, Console(quiet=True)]
     folder = _demo._fine_tune(LEFT[:20], np.tile([1, 0], 10), *settings)
+    [batches] = trained
     assert [batch["labels"].tolist() for batch in batches] == [[1, 0] * 8, [1, 0] * 2]
     old, new = (load_file(f"{each}/model.safetensors") for each in (checkpoint, folder))
     kept = {name for name in new.keys() & old.keys() if np.array_equal(new[name], old[name])}

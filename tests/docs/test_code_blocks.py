@@ -17,7 +17,7 @@ from isoadapt import datasets
 from isoadapt.cli import app
 from isoadapt.datasets import make_acceptability
 from tests.cli.command_line import succeed
-from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
+from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model, save_pair
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -69,8 +69,7 @@ def folder(checkpoint, tmp_path, monkeypatch):
     """A working folder with what `make demo` leaves, and a corpus that is quickly encoded."""
     for place in ("isoadapt-demo/checkpoint", "my-model"):
         shutil.copytree(checkpoint, tmp_path / place)
-    make_model(num_labels=2).bert.save_pretrained(tmp_path / "my-base")
-    make_tokenizer().save_pretrained(tmp_path / "my-base")
+    save_pair(make_model(num_labels=2).bert, make_tokenizer(), tmp_path / "my-base")
     monkeypatch.setattr(datasets, "make_acceptability", small_corpus)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -30,9 +30,9 @@ def page(name):
     return " ".join((ROOT / "docs" / "guide" / f"{name}.md").read_text("utf-8").split())
 
 
-def tables(name):
-    """Rows of cells of each table of a page of the guide, the heading first."""
-    text = (ROOT / "docs" / "guide" / f"{name}.md").read_text("utf-8")
+def tables(file):
+    """Rows of cells of each table of a page, the heading first."""
+    text = (ROOT / file).read_text("utf-8")
     found = [block.splitlines() for block in re.findall(r"(?:^\|.*\n)+", text, re.M)]
     cells = [[[cell.strip() for cell in row[1:-1].split(" |")] for row in rows] for rows in found]
     return [[head, *rows] for head, _, *rows in cells]
@@ -71,10 +71,7 @@ def test_the_text_of_the_results_page(checkpoint, vectors, column, said):
 
 @pytest.mark.parametrize("file", ["README.md", "docs/index.md"])
 def test_the_table_of_the_readme_and_the_home_page(file):
-    text = (ROOT / file).read_text("utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
-    head, _, *rows = rows
+    [[head, *rows]] = tables(file)
     for label, *cells in rows:
         [column] = [USES[start] for start in USES if label.startswith(start)]
         [case] = [CLASSIFIERS[name] for name in CLASSIFIERS if label.endswith(f", {name}")]
@@ -86,7 +83,7 @@ def test_the_table_of_the_readme_and_the_home_page(file):
 
 
 def test_the_tables_of_the_grid_search_page():
-    rows = {name: cells for table in tables("grid_search") for name, *cells in table}
+    rows = {name: cells for table in tables("docs/guide/grid_search.md") for name, *cells in table}
     candidates = (("0.1", "0.2"), ("10", "0.2"), ("10", "0.8"))
     named = {f"`lam={lam}, zeta={zeta}`": (lam, zeta) for lam, zeta in candidates}
     for row, (lam, zeta) in {"`lam=0`, the control": ("0", "0.2"), **named}.items():
@@ -107,7 +104,7 @@ def p_of_folds(differences, rng):
 
 def test_the_advised_numbers_of_rows_have_a_power_of_80_percent():
     """For each difference, three shares of discordant rows on test rows and in three repeats."""
-    [[_, *rows]] = tables("appendix")
+    [[_, *rows]] = tables("docs/guide/appendix.md")
     assert len(rows) == 4
     rng = np.random.default_rng(0)
     for points, *cells in (rows[1], rows[3]):
@@ -179,7 +176,7 @@ CLASSIFIERS |= {"CoLA, three layers": "cola-l3", "twelve classes": "phenomenon-1
 
 
 def test_the_tables_of_the_results_page_are_those_of_the_benchmarks():
-    first, second, *by_use, seeded, deeper, _, _, _, measured = tables("results")
+    first, second, *by_use, seeded, deeper, _, _, _, measured = tables("docs/guide/results.md")
     for case, uses in (("clinc150-minilm", first), ("cola-minilm", second)):
         (_, *vectors), *rows = uses
         assert len(rows) == len(USES) - (case == "cola-minilm")  # no logistic head

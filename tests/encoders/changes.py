@@ -1,7 +1,6 @@
 """Changes of the files of a checkpoint."""
 
 import json
-import shutil
 
 from safetensors.torch import load_file, save_file
 
@@ -26,8 +25,3 @@ def negate(*parts):
         name: -values if any(part in name for part in parts) else values
         for name, values in weights.items()
     }
-
-
-def copied(folder, target):
-    """A copy of a folder that may be changed."""
-    return shutil.copytree(folder, target)

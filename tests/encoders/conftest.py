@@ -2,22 +2,8 @@
 
 import pytest
 
-from isoadapt.encoders import _transformer, release
-from tests.tiny_models import make_model, make_tokenizer, save_model
-
-
-@pytest.fixture
-def empty_store():
-    """No loaded models; other tests may find those of earlier ones."""
-    release()
-    yield
-    release()
-
-
-@pytest.fixture(scope="session")
-def bare_checkpoint(tmp_path_factory):
-    """A folder with a tiny BERT without a head. Do not write to it."""
-    return save_model(tmp_path_factory.mktemp("bare"), kind="AutoModel")
+from isoadapt.encoders import _transformer
+from tests.tiny_models import make_model, make_tokenizer
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tests.tiny_models import (
     logits_of,
     make_model,
     make_tokenizer,
+    mostly_slow,
     save_model,
 )
 
@@ -37,10 +38,7 @@ def mixed(spy, monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ALL],
-)
+@pytest.mark.parametrize("architecture", mostly_slow(ALL, QUICK))
 def test_a_text_has_the_same_vector_alone_and_in_a_batch(architecture, mixed):
     live = make_model(architecture), make_tokenizer(architecture)
     for pooling in ("head_input", "mean"):
@@ -70,10 +68,7 @@ def test_a_batch_has_texts_with_the_same_number_of_end_tokens(architecture, pad,
         model(**tokenizer(texts, padding=True, return_tensors="pt"))
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [pytest.param(name, marks=() if name == "canine" else pytest.mark.slow) for name in REFUSED],
-)
+@pytest.mark.parametrize("architecture", mostly_slow(REFUSED, ["canine"]))
 def test_an_architecture_that_cannot_embed_short_texts_is_refused(architecture):
     live = make_model(architecture), make_tokenizer(architecture)
     with pytest.raises(ValueError, match=type(live[0]).__name__):

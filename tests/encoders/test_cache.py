@@ -1,6 +1,7 @@
 """EmbeddingCache as used by encoders: each text is encoded once, and vectors are never mixed up."""
 
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -16,7 +17,7 @@ from isoadapt.encoders import _transformer, release
 from isoadapt.encoders._cache import Request
 from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
-from tests.encoders.changes import change_weights, copied, negate
+from tests.encoders.changes import change_weights, negate
 from tests.tiny_models import TEXTS, save_model
 
 UNIQUE = len(set(TEXTS))
@@ -73,7 +74,7 @@ def test_settings_that_do_not_matter_share_rows(checkpoint, tmp_path, cache):
     for model, options in [
         (checkpoint, same | {"cache": str(cache.folder)}),
         (str(checkpoint), {}),
-        (copied(checkpoint, tmp_path / "copy"), {"verbose": 1}),
+        (shutil.copytree(checkpoint, tmp_path / "copy"), {"verbose": 1}),
     ]:
         TransformerEncoder(model, **{"cache": cache} | options).transform(TEXTS)
     assert counts(cache) == (2 * UNIQUE, UNIQUE, UNIQUE)

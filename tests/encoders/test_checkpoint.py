@@ -11,16 +11,14 @@ from tests.tiny_models import (
     logits_of,
     make_model,
     make_tokenizer,
+    mostly_slow,
     save_model,
 )
 
 QUICK = ("bert", "roberta", "distilbert", "xlnet", "gpt2")  # each with a head of its own
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES],
-)
+@pytest.mark.parametrize("architecture", mostly_slow(ARCHITECTURES, QUICK))
 def test_head_of_embeddings_gives_the_logits_of_the_model(architecture, tmp_path):
     save_model(tmp_path, architecture)
     encoder, head = load_checkpoint(tmp_path, max_length=60)

@@ -1,6 +1,7 @@
 """Weights are only read from safetensors files inside the checkpoint's folder."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.finetune import add_isobn, finetune_text_classifier
-from tests.encoders.changes import change_weights, copied, edit, negate
+from tests.encoders.changes import change_weights, edit, negate
 from tests.tiny_models import TEXTS, save_model
 
 KIND = "sentence_transformers.models."
@@ -18,7 +19,7 @@ KIND = "sentence_transformers.models."
 
 def sharded(checkpoint, folder, name):
     """Copy a checkpoint with its weights in one shard that the index calls `name`."""
-    copied(checkpoint, folder)
+    shutil.copytree(checkpoint, folder)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     shard = folder / name  # outside the folder for some names
@@ -33,11 +34,11 @@ def sharded(checkpoint, folder, name):
 
 
 def named_by_config(checkpoint, folder, name):
-    return edit(copied(checkpoint, folder), transformers_weights=name)
+    return edit(shutil.copytree(checkpoint, folder), transformers_weights=name)
 
 
 def named_by_modules(checkpoint, folder, name):
-    copied(checkpoint, folder / name.lstrip("/"))
+    shutil.copytree(checkpoint, folder / name.lstrip("/"))
     modules = [{"path": name, "type": KIND + "Transformer"}]
     (folder / "modules.json").write_text(json.dumps(modules))
     return folder
@@ -85,7 +86,7 @@ def test_shards_inside_the_folder_are_part_of_the_identity(checkpoint, tmp_path)
 
 def test_links_to_files_elsewhere_are_followed(checkpoint, tmp_path):
     """The cache of the Hub consists of links; the linked files are part of the identity."""
-    folder, blobs = tmp_path / "snapshot", copied(checkpoint, tmp_path / "blobs")
+    folder, blobs = tmp_path / "snapshot", shutil.copytree(checkpoint, tmp_path / "blobs")
     folder.mkdir()
     for file in blobs.iterdir():
         (folder / file.name).symlink_to(file)
@@ -117,8 +118,8 @@ def test_files_that_are_missing_are_named(tmp_path, checkpoint):
         ("shard.safetensors", "nonsense" * 20),
     ],
 )
-def test_damaged_files_are_one_error(bare_checkpoint, tmp_path, file, content):
-    folder = sharded(bare_checkpoint, tmp_path / "copy", "shard.safetensors")
+def test_damaged_files_are_one_error(bare, tmp_path, file, content):
+    folder = sharded(bare, tmp_path / "copy", "shard.safetensors")
     if isinstance(content, dict):
         edit(folder, file, **content)
     else:
@@ -152,7 +153,7 @@ def test_what_a_file_holds_in_place_of_its_content(file, substitute, checkpoint,
 
 
 def test_a_file_that_is_not_read_may_be_a_pointer(checkpoint, tmp_path):
-    folder = copied(checkpoint, tmp_path / "copy")
+    folder = shutil.copytree(checkpoint, tmp_path / "copy")
     (folder / "spiece.model").write_text(POINTER)
     expected = TransformerEncoder(checkpoint).transform(TEXTS)
     np.testing.assert_array_equal(TransformerEncoder(folder).transform(TEXTS), expected)

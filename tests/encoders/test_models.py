@@ -1,5 +1,6 @@
 """The store of loaded models, downloads, and settings of the loaders."""
 
+import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +10,7 @@ import pytest
 
 from isoadapt.encoders import TransformerEncoder, _models, load_checkpoint, release
 from isoadapt.encoders._texts import as_texts
-from tests.encoders.changes import copied, edit
+from tests.encoders.changes import edit
 from tests.tiny_models import TEXTS, save_model
 
 pytestmark = pytest.mark.usefixtures("empty_store")
@@ -82,7 +83,7 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch):
 def test_code_in_a_checkpoint_does_not_run(checkpoint, tmp_path):
     names = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
     names["AutoModelForSequenceClassification"] = "evil.Model"
-    folder = copied(checkpoint, tmp_path / "copy")
+    folder = shutil.copytree(checkpoint, tmp_path / "copy")
     edit(folder, auto_map=names, model_type="evil")
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(ValueError, match="trust_remote_code"):

@@ -7,17 +7,12 @@ import pytest
 import transformers
 from transformers import dynamic_module_utils as utils
 
-from isoadapt import (
-    AdaptedEncoder,
-    AffineAdapter,
-    EmbeddingCache,
-    TransformerEncoder,
-    load_checkpoint,
-)
+from isoadapt import AdaptedEncoder, AffineAdapter, TransformerEncoder, load_checkpoint
+from isoadapt.encoders import EmbeddingCache
 from isoadapt.interop import merge_into_checkpoint, to_sentence_transformer
 from tests.cli.command_line import run, succeed
 from tests.encoders.changes import edit
-from tests.tiny_models import OWN_CODE, TEXTS, logits_of, make_tokenizer, save_own_code
+from tests.tiny_models import OWN_CODE, TEXTS, logits_of, make_tokenizer, save_own_code, save_pair
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
@@ -107,9 +102,7 @@ def test_exported_folders_carry_the_code(kind, tmp_path, hub):
         model = peft.get_peft_model(model, config).eval()
         for weights in model.parameters():
             weights.data.add_(0.1 * weights.requires_grad)
-        folder = tmp_path / "adapter"
-        model.save_pretrained(folder)
-        make_tokenizer().save_pretrained(folder)
+        folder = save_pair(model, make_tokenizer(), tmp_path / "adapter")
         names = {"AutoTokenizer": [None, "tokenizer_own.OwnTokenizer"]}
         edit(folder, "tokenizer_config.json", auto_map=names)
         (folder / "tokenizer_own.py").write_text(TOKENIZER)

@@ -42,11 +42,11 @@ def stack(*names):
 
 
 @pytest.fixture(scope="module")
-def make(bare_checkpoint):
+def make(bare):
     """A function that makes a tiny SentenceTransformer with a pooling and further modules."""
 
     def make(mode="mean", *others, **options):
-        modules = [module("Transformer")(str(bare_checkpoint)), module("Pooling")(16, mode)]
+        modules = [module("Transformer")(str(bare)), module("Pooling")(16, mode)]
         modules += stack(*others)
         return library.SentenceTransformer(modules=modules, device="cpu", **options)
 

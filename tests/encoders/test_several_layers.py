@@ -7,7 +7,7 @@ import transformers
 from isoadapt.encoders import TransformerEncoder, load_checkpoint
 from isoadapt.encoders._backbone import Backbone
 from tests.encoders.test_architectures import ALL
-from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer
+from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, mostly_slow
 
 PARTS = [("head_input", -1), ("mean", 0), ("mean", -1), ("cls", 1)]
 QUICK = ("bert", "xlnet", "bart")
@@ -17,10 +17,7 @@ def vectors(model, pooling, layer=-1, **options):
     return TransformerEncoder(model, pooling=pooling, layer=layer, **options).transform(TEXTS)
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ALL],
-)
+@pytest.mark.parametrize("architecture", mostly_slow(ALL, QUICK))
 def test_columns_are_those_of_single_poolings(architecture):
     live = make_model(architecture), make_tokenizer(architecture)
     together = vectors(live, PARTS, max_length=60)
@@ -72,9 +69,9 @@ def test_readout_takes_what_fits_into_its_columns(n, width, head, expected):
     assert found == expected
 
 
-def test_a_model_without_a_head_gives_hidden_states(bare_checkpoint, live):
-    assert vectors(bare_checkpoint, "readout").shape == (len(TEXTS), 16 * 4)
-    for model, pooling in ((bare_checkpoint, "readout"), (live, [("mean", 1)])):
+def test_a_model_without_a_head_gives_hidden_states(bare, live):
+    assert vectors(bare, "readout").shape == (len(TEXTS), 16 * 4)
+    for model, pooling in ((bare, "readout"), (live, [("mean", 1)])):
         with pytest.raises(ValueError, match="pooling="):
             load_checkpoint(model, pooling=pooling)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from isoadapt.encoders._texts import as_texts
+from tests.refusals import refusals
 
 TEXTS = ["one", "", "two"]
 PAIRS = [("a", "b"), ("", "c"), ("a", "b")]
@@ -51,24 +52,20 @@ def test_pairs_come_from_any_table(X):
     assert texts.second == COLUMNS["y"]
 
 
-@pytest.mark.parametrize(
-    ("X", "error", "says"),
-    [
-        ([], ValueError, "no text"),
-        ("one text", TypeError, "X is a str; pass a list"),
-        ({"a": 1}, TypeError, "dict"),
-        (np.ones((3, 4)), TypeError, r"shape \(3, 4\)"),
-        (pd.DataFrame({c: ["x"] for c in "abc"}), TypeError, "columns 'a', 'b', 'c'"),
-        (["a", None], TypeError, r"X\[1\] is None, a missing"),
-        (pa.table({"a": ["x", None]}), TypeError, r"X\[1\] is (None|nan), a missing"),
-        (["a", "b", 3], TypeError, r"X\[2\] is a int"),
-        (["c", ("a", "b")], TypeError, r"X\[1\] is a tuple of 2"),
-        ([("a", "b"), "c"], TypeError, r"X\[1\] is a str"),
-        ([("a", "b"), ("a",)], TypeError, r"X\[1\] is a tuple of 1"),
-        ([("a", "b"), (5, "c")], TypeError, r"X\[1\]\[0\] is a int"),
-        ([("ä", "b"), ("a", "\udfff")], ValueError, r"X\[1\]\[1\] holds '\\udfff' at position 0"),
-    ],
+test_other_input_is_named_in_the_error = refusals(
+    ([], "no text", ValueError),
+    ("one text", "X is a str; pass a list"),
+    ({"a": 1}, "dict"),
+    (np.ones((3, 4)), r"shape \(3, 4\)"),
+    (pd.DataFrame({c: ["x"] for c in "abc"}), "columns 'a', 'b', 'c'"),
+    (["a", None], r"X\[1\] is None, a missing"),
+    (pa.table({"a": ["x", None]}), r"X\[1\] is (None|nan), a missing"),
+    (["a", "b", 3], r"X\[2\] is a int"),
+    (["c", ("a", "b")], r"X\[1\] is a tuple of 2"),
+    ([("a", "b"), "c"], r"X\[1\] is a str"),
+    ([("a", "b"), ("a",)], r"X\[1\] is a tuple of 1"),
+    ([("a", "b"), (5, "c")], r"X\[1\]\[0\] is a int"),
+    ([("ä", "b"), ("a", "\udfff")], r"X\[1\]\[1\] holds '\\udfff' at position 0", ValueError),
+    call=as_texts,
+    errors=TypeError,
 )
-def test_other_input_is_named_in_the_error(X, error, says):
-    with pytest.raises(error, match=says):
-        as_texts(X)

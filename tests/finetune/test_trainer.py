@@ -9,18 +9,12 @@ import torch
 from torch.utils.data import Subset
 from transformers import Trainer
 
-from isoadapt import TransformerEncoder
+from isoadapt import TransformerEncoder, losses
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.finetune._objective import Watch, check_where
 from isoadapt.geometry import Moments
 from isoadapt.geometry._isoscore import isoscore_star
-from isoadapt.losses import (
-    CosRegLoss,
-    IsoScoreLoss,
-    JointLoss,
-    PersistentEntropyLoss,
-    SpectrumControlLoss,
-)
+from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
 from isoadapt.metrics import anisotropy
 from tests.finetune.runs import (
     Items,
@@ -32,6 +26,7 @@ from tests.finetune.runs import (
     quiet_arguments,
     step_gradient,
 )
+from tests.refusals import refusals
 from tests.tiny_models import TEXTS, make_model, make_tokenizer
 
 
@@ -92,7 +87,7 @@ def test_balanced_losses_are_those_of_the_joint_loss(tmp_path):
     penalty = SpectrumControlLoss()
     trainer = make_trainer(plain_model(), make_rows(24), tmp_path, penalty, **options)
     trainer.train()
-    joint = JointLoss(2.0, "ema")
+    joint = losses.JointLoss(2.0, "ema")
     for entry in steps(trainer):
         expected = joint(torch.tensor(entry["task_loss"]), torch.tensor(entry["penalty"]))
         assert entry["loss"] == pytest.approx(float(expected), rel=1e-4)
@@ -306,9 +301,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     for stop in stops:  # whatever the model is that is passed
         checkpoint = f"{folder}/checkpoint-{stop}"
         resumed = run(copy.deepcopy(whole.model), resume_from_checkpoint=checkpoint)
-        weights = resumed.model.state_dict()
-        for key, expected in whole.model.state_dict().items():
-            torch.testing.assert_close(weights[key], expected, atol=1e-6, rtol=1e-6, msg=key)
+        weights = (each.model.state_dict() for each in (resumed, whole))
+        torch.testing.assert_close(*weights, atol=1e-6, rtol=1e-6)
         assert len(steps(whole)) == len(steps(resumed)) == 6
         for before, after in zip(steps(whole), steps(resumed), strict=True):
             assert after == pytest.approx(before, rel=1e-5, abs=1e-6)
@@ -405,24 +399,21 @@ def test_a_penalty_without_points_is_told(tmp_path):
 # Refusals
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"where": "middle"}, "where='middle'"),
-        ({"where": [3]}, "to 2, not 3"),
-        ({"where": "output_embeddings"}, "no output embeddings"),
-        ({"where": ["last", "all"]}, r"where=\['last', 'all'\] must be"),
-        ({"lam": [1.0, 2.0]}, r"lam=\[1.0, 2.0\] must be a finite number"),
-        ({"balance": "mean"}, "balance"),
-        ({"penalty": "entropy"}, "'entropy' must be one of .*anchor"),
-        ({"penalty": "anchor", "where": "last"}, "where='last': .* compares the mean-pooled"),
-        ({"penalty": None, "lam": -1.0}, "lam=-1.0"),
-    ],
+test_wrong_parameters = refusals(
+    ({"where": "middle"}, "where='middle'"),
+    ({"where": [3]}, "to 2, not 3"),
+    ({"where": "output_embeddings"}, "no output embeddings"),
+    ({"where": ["last", "all"]}, r"where=\['last', 'all'\] must be"),
+    ({"lam": [1.0, 2.0]}, r"lam=\[1.0, 2.0\] must be a finite number"),
+    ({"balance": "mean"}, "balance"),
+    ({"penalty": "entropy"}, "'entropy' must be one of .*anchor"),
+    ({"penalty": "anchor", "where": "last"}, "where='last': .* compares the mean-pooled"),
+    ({"penalty": None, "lam": -1.0}, "lam=-1.0"),
+    call=lambda options, tmp_path: make_trainer(
+        plain_model(), make_rows(4), tmp_path, **{"penalty": CosRegLoss()} | options
+    ),
+    errors=(ValueError, TypeError),
 )
-def test_wrong_parameters(options, word, tmp_path):
-    options = {"penalty": CosRegLoss()} | options
-    with pytest.raises((ValueError, TypeError), match=word):
-        make_trainer(plain_model(), make_rows(4), tmp_path, **options)
 
 
 class Detached(torch.nn.Module):

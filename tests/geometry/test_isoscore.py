@@ -12,11 +12,7 @@ from IsoScore import IsoScore as package
 
 from isoadapt import metrics
 from isoadapt.geometry import Moments
-from isoadapt.geometry._isoscore import (
-    FactoredCovariance,
-    SquaredNorm,
-    isoscore_star,
-)
+from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm, isoscore_star
 from isoadapt.metrics._points import score_of
 from tests.geometry import examples
 

@@ -1,6 +1,7 @@
 """Moments: every way of feeding the same rows ends in the covariance numpy computes at once."""
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.small_blocks import small_blocks
 
 SETTINGS = settings(deadline=None, derandomize=True)
 
+assert_equal_arrays = partial(torch.testing.assert_close, rtol=0, atol=0)
 shapes = st.tuples(st.integers(2, 12), st.integers(1, 5))
 rows_strategy = arrays(np.float64, shapes, elements=st.floats(-1e3, 1e3, width=32))
 
@@ -30,12 +32,6 @@ def assert_same(a, b, rtol=1e-12):
         noise = rtol * (1 + (b.count * float(b.mean.square().max() / b.scatter.trace())) ** 0.5)
         torch.testing.assert_close(a.third, b.third, rtol=0, atol=noise)
         torch.testing.assert_close(a.fourth, b.fourth, rtol=0, atol=noise)
-
-
-def assert_equal_arrays(found, expected):
-    assert set(found) == set(expected)
-    for name, value in found.items():
-        np.testing.assert_array_equal(value, expected[name])
 
 
 # Updates, merges and weights.

@@ -12,6 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from isoadapt import metrics
 from isoadapt.geometry._neighbours import nearest_neighbours, two_nn
 from tests.geometry.examples import cloud
+from tests.refusals import refusals
 from tests.small_blocks import small_blocks
 
 METRICS = ("cosine", "euclidean")
@@ -212,17 +213,10 @@ def test_chunks_do_not_matter(entries):
         assert [dimension(X), dimension(X, tolerance=1e-5)] == pytest.approx(wanted, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("X", "options", "message"),
-    [
-        (np.repeat(cloud(3, 3), 5, axis=0), {}, "3 distinct rows"),
-        (np.tile(cloud(3, 3), (4, 1)) + 1e-9 * draw(12, 3), {"tolerance": 1e-5}, "3 distinct rows"),
-        (cloud(10, 3), {"discard": 0.85}, "discard"),
-        (1e-3 * np.eye(6) + 7, {}, "equally far"),
-    ],
+NEARLY_EQUAL = np.tile(cloud(3, 3), (4, 1)) + 1e-9 * draw(12, 3)
+test_points_without_a_dimension_are_refused = refusals(
+    (lambda: dimension(np.repeat(cloud(3, 3), 5, axis=0)), "3 distinct rows"),
+    (lambda: dimension(NEARLY_EQUAL, tolerance=1e-5), "3 distinct rows"),
+    (lambda: dimension(cloud(10, 3), discard=0.85), "discard"),
+    (lambda: dimension(1e-3 * np.eye(6) + 7), "equally far"),
 )
-def test_points_without_a_dimension_are_refused(X, options, message):
-    with pytest.raises(ValueError, match=message):
-        dimension(X, **options)
-    with pytest.raises(ValueError, match="discard"):
-        metrics.two_nn(X, discard=1)

@@ -10,7 +10,6 @@ from isoadapt import LogitPreservingWhitening, TransformerEncoder, Whitening, lo
 from isoadapt.interop import merge_into_checkpoint, save_adapter, to_sentence_transformer
 from tests.cli.command_line import succeed
 from tests.interop.examples import blurred
-from tests.tiny_models import save_model
 
 LENGTH = 9  # tokens; some texts are longer
 
@@ -31,12 +30,6 @@ def source(shallow):
     encoder, head = load_checkpoint(shallow, max_length=LENGTH)
     rows = blurred(encoder)
     return Source(shallow, encoder, head, rows, LogitPreservingWhitening(head).fit(rows))
-
-
-@pytest.fixture(scope="session")
-def bare(tmp_path_factory):
-    """A folder with a tiny BERT of one layer without a classifier; do not write to it."""
-    return save_model(tmp_path_factory.mktemp("bare"), kind="AutoModel", num_hidden_layers=1)
 
 
 @pytest.fixture(scope="session")

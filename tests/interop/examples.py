@@ -1,6 +1,5 @@
 """Small fitted adapters of every class, texts, and a place without isoadapt."""
 
-import json
 import sys
 from contextlib import contextmanager
 
@@ -31,11 +30,6 @@ VARIANTS = {
     "unsupervised": {"head": None},
     "into the head": {"head": HEAD, "space": "head"},
 }
-
-
-def edit_json(file, **entries):
-    """Change entries of a JSON file."""
-    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
 
 
 def make(name, variant="default"):

@@ -6,15 +6,15 @@ import sys
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file, save_file
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import TransformerEncoder, Whitening, load_checkpoint
 from isoadapt.interop import merge_into_checkpoint, to_sentence_transformer
 from isoadapt.interop._reference import read_reference
 from tests.cli.command_line import fail, run, succeed
+from tests.encoders.changes import change_weights, edit, negate
 from tests.interop.conftest import LENGTH
-from tests.interop.examples import CLASSES, blurred, edit_json
+from tests.interop.examples import CLASSES, blurred
 from tests.tiny_models import save_model
 
 pytestmark = [
@@ -25,17 +25,12 @@ pytestmark = [
 library = pytest.importorskip("sentence_transformers")
 AUTO = "AutoModelForSequenceClassification"
 LOADERS = {"sentence": ["SentenceTransformer", AUTO], "merged": [AUTO], "onnx": ["model.onnx"]}
+BIAS = "bert.pooler.dense.bias"
 
 
 @pytest.fixture
 def copy(request, tmp_path):
     return lambda kind: shutil.copytree(request.getfixturevalue(kind), tmp_path / kind)
-
-
-def scale(file, **factors):
-    tensors = load_file(file)
-    changed = {name: tensors[name] * factor for name, factor in factors.items()}
-    save_file(tensors | changed, file, metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -51,8 +46,8 @@ def test_an_unchanged_folder_is_as_exported(kind, request):
 
 
 def change_model(folder):
-    if (file := folder / "model.safetensors").exists():
-        return scale(file, **{"bert.pooler.dense.bias": 2})
+    if (folder / "model.safetensors").exists():
+        return change_weights(folder, lambda weights: weights | {BIAS: 2 * weights[BIAS]})
     import onnx
 
     graph = onnx.load(folder / "model.onnx")
@@ -62,16 +57,15 @@ def change_model(folder):
 
 
 def swap_words(folder):
-    file = folder / "tokenizer.json"
-    model = json.loads(file.read_text())["model"]
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
     words = model["vocab"]
-    edit_json(file, model=model | {"vocab": words | {"cat": words["dog"], "dog": words["cat"]}})
+    words["cat"], words["dog"] = words["dog"], words["cat"]
+    edit(folder, "tokenizer.json", model=model)
 
 
 def change_reference(folder):
-    file = folder / "reference.json"
-    logits = np.array(json.loads(file.read_text())["logits"])
-    edit_json(file, logits=(logits * 1.01).tolist())
+    logits = np.array(json.loads((folder / "reference.json").read_text())["logits"])
+    edit(folder, "reference.json", logits=(logits * 1.01).tolist())
 
 
 NAMES = {"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}
@@ -85,7 +79,7 @@ NAMES = {"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}
         ("sentence", swap_words, "beyond"),
         ("merged", lambda folder: (folder / "tokenizer.json").write_text("{"), "cannot be"),
         ("merged", change_reference, "beyond"),
-        ("onnx", lambda out: edit_json(out / "config.json", id2label=NAMES), "id2label is"),
+        ("onnx", lambda folder: edit(folder, id2label=NAMES), "id2label is"),
     ],
 )
 def test_what_changed_is_found(kind, change, found, copy):
@@ -105,7 +99,7 @@ def test_what_changed_is_found(kind, change, found, copy):
 )
 def test_a_change_for_one_loader_leaves_the_other(file, entries, copy):
     folder = copy("sentence")
-    edit_json(folder / file / "config.json", **entries)
+    edit(folder / file, **entries)
     done = run("check", folder, "--json")
     loaders = json.loads(done.stdout)["loaders"]
     assert done.code == 1
@@ -117,12 +111,10 @@ def test_a_change_for_one_loader_leaves_the_other(file, entries, copy):
 
 def test_predictions_of_several_labels_are_their_signs(copy):
     folder = copy("sentence")
-    edit_json(folder / "config.json", problem_type="multi_label_classification")
+    edit(folder, problem_type="multi_label_classification")
     settings = json.loads((folder / "reference.json").read_text())["settings"]
     settings |= {"problem_type": "multi_label_classification"}
-    edit_json(folder / "reference.json", settings=settings)
-    flipped = {"classifier.weight": -1, "classifier.bias": -1}
-    scale(folder / "model.safetensors", **flipped)
+    edit(change_weights(folder, negate("classifier")), "reference.json", settings=settings)
     loaders = json.loads(run("check", folder, "--json").stdout)["loaders"]
     found = loaders["AutoModelForSequenceClassification"]
     assert found["predictions_changed"] == 2 * found["n_texts"] - 1  # alone, and in a batch
@@ -132,20 +124,20 @@ def test_lengths_and_padding_must_be_as_before(copy):
     folder = copy("onnx")
     before = (folder / "tokenizer.json").read_text()
     for entry in ("truncation", "padding"):
-        edit_json(folder / "tokenizer.json", **{entry: None})
+        edit(folder, "tokenizer.json", **{entry: None})
         assert run("check", folder).code == 1
         (folder / "tokenizer.json").write_text(before)
     folder = copy("sentence")
     settings = json.loads((folder / "reference.json").read_text())["settings"]
     longer = settings | {"max_length": 700}  # which no text reaches
-    edit_json(folder / "reference.json", settings=longer)
+    edit(folder, "reference.json", settings=longer)
     assert f"max_length is {LENGTH} instead of 700" in run("check", folder).stdout
 
 
 def test_what_only_a_cross_encoder_reads_is_compared(tmp_path):
     save_model(tmp_path / "base", num_labels=1, num_hidden_layers=1)
     library.CrossEncoder(str(tmp_path / "base")).save_pretrained(str(tmp_path / "cross"))
-    edit_json(tmp_path / "cross" / "sentence_bert_config.json", max_seq_length=LENGTH)
+    edit(tmp_path / "cross", "sentence_bert_config.json", max_seq_length=LENGTH)
     encoder = TransformerEncoder(tmp_path / "cross", pooling="head_input")
     adapter = Whitening(shrinkage=0.1).fit(blurred(encoder))
     folder = merge_into_checkpoint(adapter, tmp_path / "cross", tmp_path / "merged")
@@ -153,7 +145,7 @@ def test_what_only_a_cross_encoder_reads_is_compared(tmp_path):
     served = to_sentence_transformer(adapter, tmp_path / "cross", tmp_path / "served")
     for written in (folder, served):
         assert load_checkpoint(written)[1].classes_.tolist() == [0, 1]  # still of a sigmoid
-    edit_json(folder / "sentence_bert_config.json", max_seq_length="other")
+    edit(folder, "sentence_bert_config.json", max_seq_length="other")
     assert "sentence_bert_config.json is" in run("check", folder).stdout
 
 

@@ -13,19 +13,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from isoadapt import (
-    AdaptedEncoder,
-    FlowAdapter,
-    IsoBN,
-    IsotropyLayer,
-    LinearHead,
-    LogitPreservingWhitening,
-    TeacherReadout,
-    Whitening,
-    load_checkpoint,
-)
+from isoadapt import AdaptedEncoder, LinearHead, LogitPreservingWhitening, Whitening, adapters
+from isoadapt.encoders import load_checkpoint
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from tests.interop.examples import CLASSES, ROWS, blurred, served_logits
+from tests.refusals import refusals
 from tests.tiny_models import ARCHITECTURES, make_model, make_tokenizer, save_model, save_pair
 
 pytestmark = pytest.mark.filterwarnings("ignore:the adapter's head is not the checkpoint's")
@@ -70,9 +62,9 @@ class TestLogits:
         self.check(folder, tmp_path, *load_checkpoint(folder), *rows, texts)
 
     def check(self, folder, out, encoder, head, X, y, texts=TEXTS):
-        joint = IsotropyLayer(head, head_training="joint", max_epochs=2, random_state=0)
-        adapters = [IsoBN(), joint, Whitening(head=head, shrinkage=1e-3)]
-        for number, adapter in enumerate(adapters):
+        joint = adapters.IsotropyLayer(head, head_training="joint", max_epochs=2, random_state=0)
+        kinds = [adapters.IsoBN(), joint, Whitening(head=head, shrinkage=1e-3)]
+        for number, adapter in enumerate(kinds):
             adapter.fit(X, y)
             merge_into_checkpoint(adapter, folder, out / str(number))
             Z = adapter.transform(one_by_one(encoder, texts))
@@ -232,22 +224,18 @@ def huge(head, X):
     return LogitPreservingWhitening(LinearHead(coef, head.intercept_, head.classes_)).fit(X)
 
 
-@pytest.mark.parametrize(
-    ("model", "error", "named"),
-    [
-        (lambda _, X: FlowAdapter(max_epochs=1).fit(X), ValueError, "is not an affine map"),
-        (lambda _, X: Whitening().fit(X[:, :7]), ValueError, "maps 7 features to 7, .* takes 16"),
-        (lambda _, X: Whitening("pca", n_components=3).fit(X), ValueError, "maps 16 features to 3"),
-        (huge, ValueError, "logits of the exported model differ by nan"),
-        (lambda *_: Whitening(), NotFittedError, "not fitted"),
-        (lambda *_: AdaptedEncoder("a", Whitening()), NotFittedError, "not fitted"),
-        (lambda *_: make_pipeline(StandardScaler(), Whitening()), TypeError, "StandardScaler"),
-    ],
+test_what_cannot_be_merged_is_named = refusals(
+    (lambda _, X: adapters.FlowAdapter(max_epochs=1).fit(X), "is not an affine map"),
+    (lambda _, X: Whitening().fit(X[:, :7]), "maps 7 features to 7, .* takes 16"),
+    (lambda _, X: Whitening("pca", n_components=3).fit(X), "maps 16 features to 3"),
+    (huge, "logits of the exported model differ by nan"),
+    (lambda *_: Whitening(), "not fitted", NotFittedError),
+    (lambda *_: AdaptedEncoder("a", Whitening()), "not fitted", NotFittedError),
+    (lambda *_: make_pipeline(StandardScaler(), Whitening()), "StandardScaler", TypeError),
+    call=lambda model, source, tmp_path: merge_into_checkpoint(
+        model(source.head, source.rows), source.folder, tmp_path / "out"
+    ),
 )
-def test_what_cannot_be_merged_is_named(model, error, named, source, tmp_path):
-    with pytest.raises(error, match=named):
-        merge_into_checkpoint(model(source.head, source.rows), source.folder, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_head_without_a_bias(tmp_path):
@@ -256,7 +244,7 @@ def test_a_head_without_a_bias(tmp_path):
     adapter = Whitening(head=head).fit(blurred(encoder), CLASSES)
     with pytest.raises(ValueError, match=r"GPT2ForSequenceClassification has no bias"):
         merge_into_checkpoint(adapter, folder, tmp_path / "out")
-    scaled = IsoBN().fit(blurred(encoder))  # by factors alone
+    scaled = adapters.IsoBN().fit(blurred(encoder))  # by factors alone
     expected = head.outputs(scaled.transform(one_by_one(encoder)))
     out = merge_into_checkpoint(scaled, folder, tmp_path / "out")
     close(out, expected)
@@ -270,8 +258,8 @@ def test_a_head_without_a_bias(tmp_path):
     [
         lambda folder: LogitPreservingWhitening(load_checkpoint(folder)[1]),
         lambda folder: AdaptedEncoder(folder, LogitPreservingWhitening(strength=0.5)),
-        lambda folder: AdaptedEncoder(folder, TeacherReadout(), teacher=folder),
-        lambda folder: AdaptedEncoder(folder, TeacherReadout(space="head"), teacher=folder),
+        lambda folder: AdaptedEncoder(folder, adapters.TeacherReadout(), folder),
+        lambda folder: AdaptedEncoder(folder, adapters.TeacherReadout(space="head"), folder),
     ],
 )
 def test_a_merge_that_repairs_nothing_is_refused(model, source, tmp_path):

@@ -13,15 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from tokenizers import Tokenizer
 
-from isoadapt import (
-    AdaptedEncoder,
-    FlowAdapter,
-    LogitPreservingWhitening,
-    TeacherReadout,
-    TransformerEncoder,
-    Whitening,
-    load_checkpoint,
-)
+from isoadapt import AdaptedEncoder, TransformerEncoder, Whitening, adapters, load_checkpoint
 from isoadapt.interop import _onnx, export_onnx
 from isoadapt.interop._served import Served
 from tests.interop.conftest import LENGTH
@@ -93,7 +85,7 @@ class TestOutputs:
     def test_the_maps_of_a_readout_of_all_layers(self, source, space):
         encoder = TransformerEncoder(source.folder, pooling="readout")
         columns = encoder.transform(ROWS)
-        adapter = TeacherReadout(source.head, ridge=1.0, space=space)
+        adapter = adapters.TeacherReadout(source.head, ridge=1.0, space=space)
         model = make_pipeline(encoder, adapter.fit(columns, columns[:, -8:]))
         columns = encoder.transform(TEXTS)
         logits, _ = _onnx._logits(Served.of(model))
@@ -136,7 +128,8 @@ class TestOutputs:
     @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
     def test_architectures(self, architecture, tmp_path):
         encoder, head = load_checkpoint(save_model(tmp_path / "model", architecture))
-        model = make_pipeline(encoder, LogitPreservingWhitening(head).fit(blurred(encoder)))
+        adapter = adapters.LogitPreservingWhitening(head).fit(blurred(encoder))
+        model = make_pipeline(encoder, adapter)
         file = tmp_path / "served" / "model.onnx"
         if architecture in NOT_EXPORTED:
             with pytest.raises(ValueError, match=r"cannot be exported to ONNX .*AdaptedEncoder"):
@@ -164,8 +157,9 @@ KINDS = [("sigmoid", 1), ("regression", 3), ("multi_label_classification", 3), (
 def test_the_service_answers_as_the_model(problem, num_labels, tmp_path):
     options = {"problem_type": problem} if problem != "sigmoid" else SIGMOID
     options = options | {"num_labels": num_labels, "num_hidden_layers": 1}
-    model = AdaptedEncoder(save_model(tmp_path / "m", **options), LogitPreservingWhitening())
-    expected = model.fit(ROWS).predict(TEXTS)
+    folder = save_model(tmp_path / "m", **options)
+    model = AdaptedEncoder(folder, adapters.LogitPreservingWhitening()).fit(ROWS)
+    expected = model.predict(TEXTS)
     answers, _ = service()(export_onnx(model, tmp_path / "served" / "model.onnx").parent)(TEXTS)
     if problem in ("regression", None):
         np.testing.assert_allclose(np.squeeze(answers), np.squeeze(expected), rtol=1e-4)
@@ -177,7 +171,7 @@ def test_the_service_answers_as_the_model(problem, num_labels, tmp_path):
 def test_what_is_no_graph(source, tmp_path, monkeypatch):
     encoder, adapter = source.encoder, source.adapter
     file = tmp_path / "served" / "model.onnx"
-    flow = FlowAdapter(max_epochs=1).fit(source.rows)
+    flow = adapters.FlowAdapter(max_epochs=1).fit(source.rows)
     half = TransformerEncoder((make_model().half(), make_tokenizer()), pooling=encoder.pooling)
     for model, target, named in (
         (adapter, file, "needs its TransformerEncoder too"),

@@ -124,13 +124,8 @@ def test_a_damaged_or_longer_folder_is_refused_as_that_of_an_encoder_is(models, 
             read(folder)
         (folder / file).write_bytes(whole)
     modules = json.loads((folder / "modules.json").read_text())
-    normalize = {
-        "idx": 1,
-        "name": "1",
-        "path": "",
-        "type": "sentence_transformers.models.Normalize",
-    }
-    (folder / "modules.json").write_text(json.dumps([*modules, normalize]))
+    module = {"idx": 1, "name": "1", "path": "", "type": "sentence_transformers.models.Normalize"}
+    (folder / "modules.json").write_text(json.dumps([*modules, module]))
     with pytest.raises(ValueError, match=r"not that of a readout alone.* trust_remote_code=True"):
         read(folder)
 

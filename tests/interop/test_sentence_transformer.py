@@ -16,21 +16,10 @@ from isoadapt import AdaptedEncoder, LinearHead, TransformerEncoder, adapters, l
 from isoadapt.adapters import Affine
 from isoadapt.interop import load_adapter, save_adapter, to_sentence_transformer
 from isoadapt.interop._loaders import check_loader
-from isoadapt.interop._reference import (
-    Reference,
-    read_reference,
-    refuse_if_wrong,
-    rounding_limit,
-)
+from isoadapt.interop._reference import Reference, read_reference, refuse_if_wrong, rounding_limit
+from tests.encoders.changes import edit
 from tests.interop.conftest import LENGTH
-from tests.interop.examples import (
-    CLASSES,
-    ROWS,
-    blurred,
-    edit_json,
-    served_logits,
-    without_isoadapt,
-)
+from tests.interop.examples import CLASSES, ROWS, blurred, served_logits, without_isoadapt
 from tests.tiny_models import (
     ARCHITECTURES,
     TEXTS,
@@ -103,16 +92,10 @@ class TestClassifiers:
         written = [text if tokenizer(text)["input_ids"] else "[SEP]" for text in texts]
         close(logits_of(out, written), head.outputs(encoder.transform(texts)))
         assert same_weights(folder, out)
-
-    def test_a_tokenizer_that_leaves_an_empty_text_without_tokens_is_seen(self, tmp_path):
-        folder = save_model(tmp_path / "model", "gpt2", num_hidden_layers=1)
-        encoder, head = load_checkpoint(folder, max_length=LENGTH)
-        model = pipeline_of(encoder, adapters.LogitPreservingWhitening(head))
-        out = to_sentence_transformer(model, folder, tmp_path / "out")
         reference = read_reference(out)
         assert "" in reference.texts
         assert check_loader(out, "SentenceTransformer", reference, False).wrong is None
-        settings = out / "sentence_bert_config.json"
+        settings = out / "sentence_bert_config.json"  # leaves an empty text without tokens
         settings.write_text(json.dumps({"max_seq_length": LENGTH}))
         assert "cannot be used" in check_loader(out, "SentenceTransformer", reference, False).wrong
 
@@ -161,13 +144,13 @@ class TestModules:
         cut = 5 if name == "truncated" else None
         model = tmp_path / "model"
         library.SentenceTransformer(modules=parts, device="cpu", truncate_dim=cut).save(str(model))
-        edit_json(model / "sentence_bert_config.json", max_seq_length=None)
+        edit(model, "sentence_bert_config.json", max_seq_length=None)
         pipeline = pipeline_of(TransformerEncoder(model), adapters.Whitening(shrinkage=0.1))
         path = save_adapter(pipeline[1], tmp_path / "saved", base_model=pipeline[0])
         saved = load_adapter(path)
         out = to_sentence_transformer(saved, model, tmp_path / "out")
         check(out, pipeline)
-        edit_json(model / "config_sentence_transformers.json", truncate_dim=4)
+        edit(model, "config_sentence_transformers.json", truncate_dim=4)
         with pytest.raises(ValueError, match=r"fitted to vectors of another|have width 4"):
             to_sentence_transformer(saved, model, tmp_path / "other")
 

@@ -16,7 +16,8 @@ from isoadapt.interop._exact import Exact
 from isoadapt.interop._reference import read_reference
 from isoadapt.interop._served import Served
 from tests.cli.command_line import run, succeed
-from tests.interop.examples import ROWS, edit_json
+from tests.encoders.changes import edit
+from tests.interop.examples import ROWS
 from tests.tiny_models import make_model, make_tokenizer, save_model, save_pair
 
 
@@ -58,10 +59,8 @@ class TestPipelines:
         entries = {"id2label": {"0": "x", "1": "y", "2": "z"}, "_name_or_path": "elsewhere"}
         entries |= {"hidden_dropout_prob": 0.3, "classifier_dropout": 0.2, "use_cache": False}
         entries |= {"problem_type": "single_label_classification", "dtype": "float16"}
-        edit_json(copy / "config.json", **entries)
-        check(pipeline(TransformerEncoder(copy)), source.folder)
-        edit_json(copy / "config.json", hidden_act="relu")
-        refuse(pipeline(TransformerEncoder(copy)), source.folder)
+        check(pipeline(TransformerEncoder(edit(copy, **entries))), source.folder)
+        refuse(pipeline(TransformerEncoder(edit(copy, hidden_act="relu"))), source.folder)
 
     @pytest.mark.parametrize("architecture", ["bert", "deberta-v2"])
     def test_a_live_model_in_half_precision_is_the_same_checkpoint(self, architecture, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from isoadapt.losses import JointLoss
+from tests.refusals import refusals
 
 N_STEPS = 50
 
@@ -135,14 +136,10 @@ def test_a_step_that_is_not_finite_neither_starts_nor_changes_the_means():
     assert joint.means.tolist() == [2.0, 5.0]
 
 
-@pytest.mark.parametrize(
-    ("task", "penalty", "name"),
-    [
-        (torch.tensor(1.0), torch.ones(5), "penalty"),
-        (torch.tensor(1.0), 2.0, "penalty"),
-        (torch.tensor(1), torch.tensor(2.0), "task_loss"),
-    ],
+test_losses_that_are_no_numbers_are_named = refusals(
+    ((torch.tensor(1.0), torch.ones(5)), "^penalty"),
+    ((torch.tensor(1.0), 2.0), "^penalty"),
+    ((torch.tensor(1), torch.tensor(2.0)), "^task_loss"),
+    call=lambda losses: JointLoss(1.0)(*losses),
+    errors=(TypeError, ValueError),
 )
-def test_losses_that_are_no_numbers_are_named(task, penalty, name):
-    with pytest.raises((TypeError, ValueError), match=f"^{name}"):
-        JointLoss(1.0)(task, penalty)

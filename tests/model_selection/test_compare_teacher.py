@@ -7,6 +7,7 @@ from isoadapt import LinearHead, TeacherReadout
 from isoadapt.metrics import retrieval_report
 from isoadapt.model_selection import Outliers, Search, Similarity, compare_adapters
 from isoadapt.model_selection._compare._methods import make_methods
+from tests.refusals import refusals
 
 pytestmark = pytest.mark.usefixtures("fixed_penalties")
 D, N_LAYERS, N_TEACHER = 5, 9, 7
@@ -114,19 +115,12 @@ def test_a_cache_keeps_the_second_pass_and_the_refitted_head_apart(found, tmp_pa
     assert {name: row["score"] for name, row in rows_by(found, "classify").items()} == scores
 
 
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"head": "logistic"}, "head"),
-        ({"teacher": None}, "pass teacher="),
-        ({"teacher": {"X": TAUGHT["X"]}}, "teacher has no vectors of X_test"),
-        ({"X": WIDE["X"][:, : D - 1]}, "X has 4 columns"),
-        ({"teacher": TAUGHT | {"X": TAUGHT["X_test"]}}, r"teacher\['X'\]"),
-    ],
+OF_ALL_COLUMNS = LinearHead(np.eye(2, D + N_LAYERS), [0.0, 0.2], classes=[0, 1])
+test_what_does_not_fit_together_is_refused = refusals(
+    ({"head": "logistic"}, "head"),
+    ({"teacher": None, "head": OF_ALL_COLUMNS}, "pass teacher="),
+    ({"teacher": {"X": TAUGHT["X"]}}, "teacher has no vectors of X_test"),
+    ({"X": WIDE["X"][:, : D - 1]}, "X has 4 columns"),
+    ({"teacher": TAUGHT | {"X": TAUGHT["X_test"]}}, r"teacher\['X'\]"),
+    call=lambda changes: compare(WIDE, "TeacherReadout", **{"teacher": TAUGHT} | changes),
 )
-def test_what_does_not_fit_together_is_refused(changes, match):
-    options = {"teacher": TAUGHT, **changes}
-    if options["teacher"] is None:
-        options["head"] = LinearHead(np.eye(2, WIDE["X"].shape[1]), [0.0, 0.2], classes=[0, 1])
-    with pytest.raises(ValueError, match=match):
-        compare(WIDE, "TeacherReadout", **options)

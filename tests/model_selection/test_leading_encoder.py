@@ -10,16 +10,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from isoadapt import (
-    AdaptedEncoder,
-    IsotropyLayer,
-    IStarAdapter,
-    LogitPreservingWhitening,
-    TeacherReadout,
-    TransformerEncoder,
-    Whitening,
-    _fit_rows,
-)
+from isoadapt import AdaptedEncoder, IStarAdapter, TransformerEncoder, _fit_rows, adapters
 from isoadapt.encoders._opened import Opened
 from isoadapt.model_selection import AdapterSearchCV
 from tests.model_selection.searches import agree, assert_same_results
@@ -30,6 +21,7 @@ TEXTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(36)]
 Y = np.arange(36) % 3
 pytestmark = pytest.mark.usefixtures("fixed_penalties")
 QUICK = {"max_epochs": 1, "random_state": 0, "validation_fraction": None, "lr": 1e-2}
+SEARCHED = [IStarAdapter(**QUICK), adapters.IsotropyLayer(**QUICK)]
 OPTIONS = {"cv": KFold(2), "scoring": "neg_log_loss"}
 
 
@@ -55,7 +47,7 @@ def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, spy,
     ("adapter", "grid"),
     [
         (None, {"adapter__random_state": [0]}),
-        (Whitening(), {"adapter": [IStarAdapter(**QUICK), IsotropyLayer(**QUICK)]}),
+        (adapters.Whitening(), {"adapter": SEARCHED}),
         (IStarAdapter(**QUICK), {"encoder__pooling": ["mean", "cls"]}),
     ],
     ids=["default", "adapters", "encoder"],
@@ -88,8 +80,8 @@ def test_with_a_teacher_each_text_is_encoded_once(layers, checkpoint, tmp_path, 
     """Of each fold, the states are aligned once, and the aligned vectors computed once."""
     teacher = save_pair(make_model().bert, make_tokenizer(), tmp_path)
     general = [" ".join(RNG.choice(WORDS, 7)) for _ in range(20)]
-    parts = {"adapter": TeacherReadout(ridge=0.1), "teacher": teacher, "teacher_layers": layers}
-    model = AdaptedEncoder(checkpoint, general=general, **parts)
+    parts = {"adapter": adapters.TeacherReadout(ridge=0.1), "teacher": teacher}
+    model = AdaptedEncoder(checkpoint, general=general, teacher_layers=layers, **parts)
     grid = {"adapter__ridge": [0.01, 1.0]}
     options = {"cv": KFold(2), "scoring": lambda model, X, y: model.transform(X)[:, 0].sum()}
     theirs = GridSearchCV(model, grid, **options).fit(TEXTS, Y)
@@ -111,7 +103,7 @@ def test_a_whitening_is_fitted_to_general_sentences_and_each_text_encoded_once(
     general, checkpoint, spy
 ):
     added = general and general([" ".join(RNG.choice(WORDS, 7)) for _ in range(20)])
-    model = AdaptedEncoder(checkpoint, LogitPreservingWhitening(), general=added)
+    model = AdaptedEncoder(checkpoint, adapters.LogitPreservingWhitening(), general=added)
     options = {"cv": KFold(2), "scoring": lambda model, X, y: model.transform(X)[:, 0].sum()}
     theirs = GridSearchCV(model, {"adapter__strength": [0.5, 1.0]}, **options).fit(TEXTS, Y)
     calls = spy(Opened, "encode")
