@@ -86,9 +86,8 @@ class _ExactSpectrum(Penalty):
         self.step = 0
 
     def join(self, others: Sequence["_ExactSpectrum"]) -> "_ExactSpectrum":
-        roots, targets = (
-            [getattr(each, name) for each in (self, *others)] for name in ("root", "target")
-        )
+        members = (self, *others)
+        roots, targets = [each.root for each in members], [each.target for each in members]
         return _ExactSpectrum(self.loss, stacked(roots), stacked(targets))
 
     def refresh(self, layer: Layer) -> None:

@@ -107,12 +107,10 @@ class JointLoss(nn.Module):
         self._step += 1
         self.n_steps.add_(1)
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        if f"{prefix}means" in state_dict:
-            self.means = torch.empty_like(state_dict[f"{prefix}means"], device=self.means.device)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if f"{prefix}means" in state:
+            self.means = torch.empty_like(state[f"{prefix}means"], device=self.means.device)
+        super()._load_from_state_dict(state, prefix, *rest)
         self._step = int(self.n_steps)
 
 

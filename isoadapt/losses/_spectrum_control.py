@@ -118,10 +118,8 @@ class SpectrumControlLoss(nn.Module):
             shape = torch.exp(-self.c2 * shape)
         return self.c1[..., None] * shape
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        if f"{prefix}c1" in state_dict:
-            self.c1 = torch.empty_like(state_dict[f"{prefix}c1"], device=self.c1.device)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if f"{prefix}c1" in state:
+            self.c1 = torch.empty_like(state[f"{prefix}c1"], device=self.c1.device)
+        super()._load_from_state_dict(state, prefix, *rest)
         self._c1_unset = bool(self.c1.isnan().any())
