@@ -204,6 +204,12 @@ def test_vectors_of_both_devices_share_a_cache(checkpoint, cuda, empty_store, tm
     assert cache.stats().misses == len(set(TEXTS))
 
 
+def test_all_names_of_a_device_share_a_model(checkpoint, cuda, empty_store):
+    devices = "auto", "cuda", "cuda:0"
+    opened = [TransformerEncoder(checkpoint, device=device).open() for device in devices]
+    assert len({id(each.backbone.model) for each in opened}) == 1
+
+
 def test_a_head_is_read_from_the_device(checkpoint, cuda, empty_store):
     encoder, head = load_checkpoint(checkpoint)
     expected = load_checkpoint(checkpoint, device="cpu")[1]
