@@ -203,13 +203,14 @@ def test_predictions_are_those_of_the_head_on_its_own_input(space):
         np.testing.assert_array_equal(getattr(adapter, method)(FAR), expected)
 
 
-WITH_NAN = np.where(TEACHER > 0.9, np.nan, TEACHER)
+WITH_NAN, NARROW = np.where(TEACHER > 0.9, np.nan, TEACHER), X[:, :4]
+FULL_RANK = make_head(D)
 test_wrong_input_is_refused = refusals(
     (lambda: TeacherReadout(HEAD).fit(X, None), "requires y to be passed"),
     (lambda: TeacherReadout(HEAD).fit(X, WITH_NAN), "Input y contains NaN"),
-    (lambda: TeacherReadout(HEAD).fit(X[:, :4], TEACHER), "4 features, but the head expects 6"),
+    (lambda: TeacherReadout(HEAD).fit(NARROW, TEACHER), "X has 4 features, but the head expects 6"),
     (lambda: TeacherReadout(HEAD).fit(iter([X]), TEACHER), "takes a matrix"),
-    (lambda: TeacherReadout(make_head(D), space="head").fit(X, TEACHER), "'head', .*full rank"),
+    (lambda: TeacherReadout(FULL_RANK, space="head").fit(X, TEACHER), "space='head', .*full rank"),
     (lambda: TeacherReadout(None, space="head").fit(X, TEACHER), "space='head', but head=None"),
     errors=(ValueError, TypeError),
 )

@@ -219,7 +219,7 @@ def test_a_teacher_without_a_pooler_and_with_dead_units(tmp_path):
     )
 
 
-def compare_tokens(teacher):
+def compare(teacher):
     check_tokens(encoder_of(make_model()).open(), teacher.open(), Texts(TEXTS))
 
 
@@ -228,8 +228,8 @@ test_teachers_that_cannot_be_read = refusals(
     (lambda bert: last_layers(encoder_of(bert, pooling="readout").open(), 1), "last hidden state"),
     (lambda bert: last_layers(encoder_of(bert, layer=1).open(), 1), "last hidden state"),
     (lambda bert: last_layers(encoder_of(bert).open(), 4), "has only 3 layers"),
-    (lambda bert: compare_tokens(encoder_of(bert, "gpt2")), "tokenizers"),
-    (lambda _: compare_tokens(encoder_of(make_model(**SHORT))), "for 8 tokens.*max_length=64"),
+    (lambda bert: compare(encoder_of(bert, "gpt2")), "tokenizers"),
+    (lambda _: compare(encoder_of(make_model(**SHORT))), "positions for 8 tokens.*max_length=64"),
     call=lambda call, bert: call(bert),
 )
 
