@@ -18,7 +18,7 @@ from isoadapt.cli._options import Console
 from isoadapt.encoders._class_labels import with_checkpoint_names
 from isoadapt.encoders._pooling import READOUT
 from isoadapt.interop import save_adapter
-from isoadapt.metrics import IsotropyReport, isotropy_report
+from isoadapt.metrics import isotropy_report
 from isoadapt.model_selection import Comparison, Outliers, Search, Similarity, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from isoadapt.model_selection._compare._data import GENERAL
@@ -73,12 +73,11 @@ def compare(tables: Tables, run: Run) -> None:
     )
     said = " The head is a new one, fitted to the training rows, not the checkpoint's."
     protocol = comparison.protocol + said * (not isinstance(head, LinearHead))
-    report = run.page and _audit(tables, vectors, encoder.open().width)
     comparison = replace(comparison, protocol=protocol, notes=console.noted(comparison.notes))
     if run.out is not None:
         _save(run, comparison, encoder, wide, len(y))
-    if report is not None:
-        _write_page(run, comparison, tables, vectors, report)
+    if run.page is not None:
+        _write_page(run, comparison, tables, vectors, encoder.open().width)
     text = "\n\n".join(filter(None, [comparison._text(run.full), _next(run, comparison)]))
     console.show(text, comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
@@ -133,12 +132,6 @@ def _save(run: Run, comparison: Comparison, encoder: Any, wide: Any, n_rows: int
                 say(f"{folder} is of an earlier comparison; this one credits no such adapter")
 
 
-def _audit(tables: Tables, vectors: Vectors, width: int) -> IsotropyReport:
-    """Audit the judged rows of the vectors without an adapter, which have this width."""
-    X, y = (held.get(f"{k}_test", held[k]) for held, k in ((vectors, "X"), (tables.labels, "y")))
-    return isotropy_report(X[:, :width], labels=None if y.dtype.kind == "f" else y)
-
-
 def _next(run: Run, comparison: Comparison) -> str:
     """Say which command keeps or exports the best adapter of the first use that has one."""
     use = next(filter(comparison.credited, comparison.uses), None)
@@ -152,9 +145,9 @@ def _next(run: Run, comparison: Comparison) -> str:
 
 
 def _write_page(
-    run: Run, comparison: Comparison, tables: Tables, vectors: Vectors, report: Any
+    run: Run, comparison: Comparison, tables: Tables, vectors: Vectors, width: int
 ) -> None:
-    """Write the comparison and the audit of the judged rows as one HTML file."""
+    """Write the comparison, and an audit of the judged rows, as one HTML file."""
     page = cast(Path, run.page)
     ending = "_test" if "X_test" in vectors else ""
     texts, X, y = tables.texts[f"X{ending}"], vectors[f"X{ending}"], tables.labels[f"y{ending}"]
@@ -164,7 +157,9 @@ def _write_page(
     named = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
     drawn = [*dict.fromkeys([*named, *comparison.estimators])][:3]  # as spectra
     fitted = comparison.estimators
-    own = X[:, : report.n_features]  # the vectors without an adapter
+    own = X[:, :width]  # the vectors without an adapter
+    report = isotropy_report(own, labels=classes)
+    comparison = replace(comparison, notes=run.console.noted(comparison.notes))
 
     def adapted(name: str) -> NDArray[Any]:
         read = X if isinstance(fitted[name], TeacherReadout) else own

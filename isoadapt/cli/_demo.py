@@ -84,11 +84,13 @@ def demo(
     X, dev_X = encoder.transform(texts), encoder.transform(dev_texts)
     adapter, vectors = repair(encoder, head, texts, X, before)
     first, second = np.split(vectors[_RAW], 2)
+    brief = [each for each in installed_variants() if each.brief]
+    chosen = brief if every else [each for each in brief if each.fast or each.name == _LAYER]
     console.say("Fitting adapters and controls ...")
     comparison = compare_adapters(
         X,
         labels,
-        chosen_adapters(head, every),
+        {each.name: each.make(head) for each in chosen},
         head=head,
         X_test=dev_X,
         y_test=dev_labels,
@@ -191,13 +193,6 @@ def similarity(vectors: Vectors) -> PairFigures:
         len(asked),
         [(float(row[i]), sentences[i]) for i in np.argsort(-row)[:5]],
     )
-
-
-def chosen_adapters(head: LinearHead, every: bool) -> dict[str, Any]:
-    """Adapters of the table: those that are fitted without epochs and one other, or every one."""
-    brief = [each for each in installed_variants() if each.brief]
-    chosen = brief if every else [each for each in brief if each.fast or each.name == _LAYER]
-    return {each.name: each.make(head) for each in chosen}
 
 
 def story(

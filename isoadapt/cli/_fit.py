@@ -90,20 +90,13 @@ def fit(
         metrics={f"{name} ({judged})": metrics[name] for name in metrics if metrics[name]},
         overwrite=overwrite,
     )
-    head = _head_of(adapter)
+    own, used = adapter.head, cast(Any, adapter.head_)
+    same = isinstance(own, LinearHead) and np.array_equal(own.coef_, used.coef_)
+    head = None if used is None else "checkpoint" if same else "new"
     result = f"{_result(adapter, model)}\n{_HEADS[head]}Adapter: {out}"
     said = f"{_table(metrics)}\n{_NOTES[judged]}\n{result}"
     figures = {"adapter": str(out), "method": name, "rows": len(X), "head": head}
     console.show(f"{_verdict(**metrics)}\n\n{said}", figures | {"evaluated_on": judged, **metrics})
-
-
-def _head_of(adapter: BaseAdapter) -> str | None:
-    """Return whether the head is the checkpoint's or a new one, or None."""
-    own, used = adapter.head, adapter.head_
-    if used is None:
-        return None
-    same = isinstance(own, LinearHead) and np.array_equal(own.coef_, used.coef_)
-    return "checkpoint" if same else "new"
 
 
 def _judge(

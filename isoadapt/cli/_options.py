@@ -57,8 +57,7 @@ Quiet = Annotated[
 ]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace an existing result.")]
 TITLES = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
-TITLES |= {"r2_general": "  general"}
-TITLES |= {"matthews": "Matthews", "anisotropy1": "anisotropy_1"}  # of figures in tables
+TITLES |= {"r2_general": "  general", "matthews": "Matthews", "anisotropy1": "anisotropy_1"}
 _CAUGHT: ContextVar[list[warnings.WarningMessage]] = ContextVar("warnings of the command")
 
 

@@ -1,8 +1,8 @@
 """Fine-tuning of whole models, optionally with an isotropy penalty or with IsoBN."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from isoadapt._utils.imports import import_optional, lazy_names
+from isoadapt._utils.imports import lazy_names
 
 if TYPE_CHECKING:
     from isoadapt.finetune._classifier import finetune_text_classifier
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["IsoBNLayer", "IsotropyTrainer", "add_isobn", "finetune_text_classifier"]
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
-    _get, __dir__ = lazy_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "IsoBNLayer": "isoadapt.finetune._isobn",
@@ -21,8 +21,3 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every att
             "finetune_text_classifier": "isoadapt.finetune._classifier",
         },
     )
-
-    def __getattr__(name: str) -> Any:
-        if name == "IsotropyTrainer":
-            import_optional("accelerate", feature="IsotropyTrainer", extra="finetune")
-        return _get(name)

@@ -19,12 +19,7 @@ def is_distributed() -> bool:
 
 
 def gathered(rows: Tensor) -> Tensor:
-    """Concatenate the rows (n, ...) of all processes by rank; n may differ between processes.
-
-    Every process computes the same penalty from these rows, and a distributed run averages the
-    gradients. The gradient of a process' own rows is therefore multiplied by the number of
-    processes, so that the average equals the gradient of a single process with all rows.
-    """
+    """Concatenate the rows (n, ...) of all processes by rank; n may differ between processes."""
     return _Gather.apply(rows) if is_distributed() else rows
 
 
@@ -45,6 +40,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        # All processes have this penalty of all rows, and their gradients will be averaged.
         return grad[ctx.own] * dist.get_world_size()
 
 
@@ -57,7 +53,14 @@ def sample_moments(trainer: Any, seed: int) -> Moments:
             moments.update(points[: limit - int(moments.count)])
             if moments.count >= limit:
                 break
-    return _merged(moments)
+    if not is_distributed():
+        return moments
+    from accelerate.utils import gather_object
+
+    total = Moments()
+    for part in gather_object([moments]):
+        total.merge(part)
+    return total
 
 
 def text_vectors(trainer: Any) -> tuple[Tensor, Tensor]:
@@ -101,15 +104,3 @@ def _random_batches(trainer: Any, seed: int) -> Iterator[Any]:
         generator=generator,
     )
     return iter(loader) if sized else islice(loader, args.process_index, None, args.world_size)
-
-
-def _merged(moments: Moments) -> Moments:
-    """Merge the moments of all processes."""
-    if not is_distributed():
-        return moments
-    from accelerate.utils import gather_object
-
-    total = Moments()
-    for part in gather_object([moments]):
-        total.merge(part)
-    return total

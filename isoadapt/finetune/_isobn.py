@@ -221,11 +221,18 @@ def _unfold(head: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
 
 def _load(folder: Path, settings: dict[str, float]) -> Any:
     """Load a checkpoint that was saved with IsoBN."""
+    from safetensors.torch import load_file
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"model={str(folder)!r} is not a folder that save_pretrained wrote")
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    state = _saved_state(folder)
-    weight_files(folder)  # raises unless the weights are safetensors files in this folder
+    state = {
+        f"isobn.{key.rpartition('.isobn.')[2]}": value
+        for file in weight_files(folder)  # raises unless they are safetensors files in this folder
+        for key, value in load_file(file).items()
+        if ".isobn." in key
+    }
     with quiet():
         config = AutoConfig.from_pretrained(folder, **options)
         own = getattr(config, "isoadapt_isobn", None)
@@ -240,23 +247,3 @@ def _load(folder: Path, settings: dict[str, float]) -> Any:
     head = _attach(model, own | settings)
     head.load_state_dict(state, strict=False)  # the bias is loaded already
     return model
-
-
-def _saved_state(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors of IsoBN from a checkpoint, under the names "isobn.cov" and so on."""
-    from safetensors import safe_open
-
-    files = sorted(folder.glob("model*.safetensors"))
-    if not files:
-        raise FileNotFoundError(
-            f"model={str(folder)!r} is not a folder with safetensors weights; pass a folder that "
-            "save_pretrained of a model with IsoBN wrote"
-        )
-    found = {}
-    for file in files:
-        with safe_open(file, "pt") as weights:
-            for key in weights.keys():  # noqa: SIM118 - not a mapping
-                _, dot, name = key.rpartition(".isobn.")
-                if dot:
-                    found[f"isobn.{name}"] = weights.get_tensor(key)
-    return found

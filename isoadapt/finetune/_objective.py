@@ -36,6 +36,8 @@ class Points(NamedTuple):
 def check_where(where: Any, model: Any) -> Where:
     """Check that a model has the vectors `where`; return it with layers as sorted indices."""
     where = [where] if isinstance(where, Integral) else where
+    layers = where if isinstance(where, list | tuple) else ()
+    are_layers = len(layers) > 0 and all(isinstance(layer, Integral) for layer in layers)
     if where == HEAD_INPUT:
         output_layer(model)
     elif where == OUTPUT_EMBEDDINGS:
@@ -45,7 +47,7 @@ def check_where(where: Any, model: Any) -> Where:
                 "language models have (causal, masked, sequence to sequence); choose "
                 "'head_input', 'mean', 'last', 'all' or a list of layers"
             )
-    elif where not in (MEAN, LAST, ALL) and not _are_layers(where):
+    elif where not in (MEAN, LAST, ALL) and not are_layers:
         raise ValueError(
             f"where={where!r} must be 'head_input', 'mean', 'last', 'all', 'output_embeddings' or "
             "a list of layers such as [1, 6]"
@@ -101,7 +103,12 @@ class Watch:
         if self.place == OUTPUT_EMBEDDINGS:
             return Points(self.model.get_output_embeddings().weight, None)
         if self.place == HEAD_INPUT:
-            return self._head_points(inputs)
+            vectors = self._entered
+            if vectors.ndim == 3 and not is_classifier(self.model):
+                return _tokens([vectors], self._counted(inputs, vectors))
+            if vectors.ndim == 3:  # a decoder classifies every token, then picks the last one
+                vectors = MODES["lasttoken"](vectors, self._not_padding(inputs, vectors))
+            return Points(vectors, torch.arange(len(vectors), device=vectors.device))
         states = outputs.hidden_states
         if self.place == MEAN:
             vectors = MODES["mean"](states[-1], self._counted(inputs, states[-1]))
@@ -119,15 +126,6 @@ class Watch:
         digests = [blake2b(row[kept].numpy(), digest_size=8).digest() for row, kept in rows]
         keys = [int.from_bytes(digest, "little", signed=True) for digest in digests]
         return torch.tensor(keys, device=ids.device)
-
-    def _head_points(self, inputs: Mapping[str, Any]) -> Points:
-        entered = self._entered
-        if entered.ndim == 3:
-            if not is_classifier(self.model):
-                return _tokens([entered], self._counted(inputs, entered))
-            # A decoder classifies every token, then picks the last one.
-            entered = MODES["lasttoken"](entered, self._not_padding(inputs, entered))
-        return Points(entered, torch.arange(len(entered), device=entered.device))
 
     def _counted(self, inputs: Mapping[str, Any], states: Tensor) -> Tensor:
         """Return the mask (b, t) of the tokens that count, for their states (b, t, ...)."""
@@ -156,11 +154,6 @@ class Watch:
         """Return the mask with which decoders of transformers search for the last token."""
         found = self._mask_from_ids(inputs)
         return _ones(states) if found is None else found.long()
-
-
-def _are_layers(where: Any) -> bool:
-    listed = isinstance(where, list | tuple) and len(where) > 0
-    return listed and all(isinstance(layer, Integral) for layer in where)
 
 
 def _layers(where: Sequence[int], model: Any) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
+from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import warn
 from isoadapt.encoders._backbone import is_classifier
 from isoadapt.finetune._anchor import Anchor
@@ -19,6 +20,8 @@ from isoadapt.finetune._penalties import with_defaults
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.geometry._spread import anisotropy, cumulative_explained_variance, spectrum
 from isoadapt.losses import IsoScoreLoss
+
+import_optional("accelerate", feature="IsotropyTrainer", extra="finetune")
 
 STATE_FILE = "isoadapt_penalty.safetensors"
 
@@ -189,8 +192,11 @@ class IsotropyTrainer(Trainer):
         """
         if min(points.shape) < 2 or not bool(points.isfinite().all()):
             return {}
-        points = points.float()
-        found = {"isoscore_star": self._isoscore_star(points).clamp(0, 1)}
+        points, penalty = points.float(), self.isotropy_objective.penalty
+        of_penalty: Any = ()
+        if isinstance(penalty, IsoScoreLoss) and len(points) >= 4:
+            of_penalty = self.isotropy_objective.prior_cov, penalty.zeta, penalty.bias_corrected
+        found = {"isoscore_star": isoscore_star(points, *of_penalty).clamp(0, 1)}
         scaled = points / points.abs().max()  # squares of large numbers overflow
         found["anisotropy1"] = anisotropy(spectrum(scaled, center=False), 1)
         centred = spectrum(scaled)
@@ -204,8 +210,14 @@ class IsotropyTrainer(Trainer):
             means = self.accelerator.reduce(torch.stack(self._losses).mean(0), reduction="mean")
             self._losses = []
             logs |= dict(zip(("task_loss", "penalty"), means.tolist(), strict=False))
-            if logs.get("penalty") == 0:
-                self._warn_about_few_points()
+            penalty = self.isotropy_objective.penalty
+            if logs.get("penalty") == 0 and int(getattr(penalty, "n_degenerate", 0)):
+                warn(
+                    f"{penalty} was 0 in every batch since the last log, because there were too "
+                    "few points (IsoScore needs 3, with zeta 2, with bias_corrected 4; persistent "
+                    "entropy 5 per class) or all points were equal; use larger batches or another "
+                    "where="
+                )
             logs |= self.figures(self._last_points)
             self._last_points = torch.zeros(0, 0)
         super().log(logs, start_time)
@@ -225,15 +237,6 @@ class IsotropyTrainer(Trainer):
 
     def _watch(self) -> Watch:
         return Watch(self._network(), self.isotropy_objective.place)
-
-    def _warn_about_few_points(self) -> None:
-        penalty = self.isotropy_objective.penalty
-        if int(getattr(penalty, "n_degenerate", 0)):
-            warn(
-                f"{penalty} was 0 in every batch since the last log, because there were too few "
-                "points (IsoScore needs 3, with zeta 2, with bias_corrected 4; persistent entropy "
-                "5 per class) or all points were equal; use larger batches or another where="
-            )
 
     def _classes(self, points: Points, labels: Tensor | None) -> Tensor | None:
         """Return the class of each point, or None unless each text has one integer label."""
@@ -278,13 +281,6 @@ class IsotropyTrainer(Trainer):
             return is_scaled
         by_model = self.model_accepts_loss_kwargs and n_items is not None
         return by_model or self.compute_loss_func is not None
-
-    def _isoscore_star(self, points: Tensor) -> Tensor:
-        penalty = self.isotropy_objective.penalty
-        if not isinstance(penalty, IsoScoreLoss) or len(points) < 4:
-            return isoscore_star(points)
-        prior_cov = self.isotropy_objective.prior_cov
-        return isoscore_star(points, prior_cov, penalty.zeta, penalty.bias_corrected)
 
     def _update_prior_cov(self) -> None:
         """Compute Σ_S for the epoch that begins, unless the run was resumed within it."""

@@ -14,13 +14,11 @@ from transformers import (
 
 from isoadapt.finetune._trainer import IsotropyTrainer
 
-Row = dict[str, Any]
-
 
 def train_classifier(
     network: Any,
     tokenizer: Any,
-    rows: list[Row],
+    rows: list[dict[str, Any]],
     arguments: TrainingArguments,
     show_progress: bool,
     **options: Any,

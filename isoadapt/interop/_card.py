@@ -33,6 +33,9 @@ def model_card(
     settings = {} if reference is None else reference.settings
     names = [name for name in ("pooling", "layer", "max_length") if name in settings]
     vectors = ", ".join(f"{name}={settings[name]!r}" for name in names)
+    on_hub = base and _HUB_NAME.fullmatch(base) and not os.path.exists(base)
+    if isinstance(data, Mapping):
+        data = ", ".join(f"{name} {value}" for name, value in data.items())
     rows, imports = "rows" if parts.encoder is None else "texts", ""
     if parts.encoder is None and base:
         arguments = filter(None, [json.dumps(base), vectors])
@@ -40,7 +43,7 @@ def model_card(
         imports = "from isoadapt import TransformerEncoder\n"
     return _filled(
         "adapter.md",
-        base_model=_base_model(base),
+        base_model=f"base_model: {json.dumps(base)}\n" if on_hub else "",
         title=_names(parts) + (f" for {_short(base)}" if base else ""),
         kind="An adapter" if len(parts.adapters) == 1 else "A pipeline of adapters",
         width_in=parts.first().n_features_in_,
@@ -48,7 +51,7 @@ def model_card(
         head=_inline(parts.last_head() or "none"),
         base=_inline(base or "not given"),
         vectors=vectors or "not recorded",
-        data=_data(data),
+        data=_inline(data or "not given"),
         metrics=_metrics(metrics or {}),
         imports=imports,
         rows=rows,
@@ -155,18 +158,6 @@ def _names(parts: Parts) -> str:
 def _short(base: str) -> str:
     """Return a name on the Hub unchanged, and the last part of a path."""
     return _inline(base if _HUB_NAME.fullmatch(base) else Path(base).name)
-
-
-def _base_model(base: str | None) -> str:
-    """Return the line of the front matter that names a base model, if it is on the Hub."""
-    named = base and _HUB_NAME.fullmatch(base) and not os.path.exists(base)
-    return f"base_model: {json.dumps(base)}\n" if named else ""
-
-
-def _data(data: Any) -> str:
-    if isinstance(data, Mapping):
-        return ", ".join(f"{_inline(name)} {_inline(value)}" for name, value in data.items())
-    return _inline(data or "not given")
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:

@@ -34,11 +34,7 @@ _NO_LIMIT = 10**9  # smaller than the maximum length of tokenizers that have non
 
 
 def check_written(folder: Path, reference: Reference, code: bool = False) -> Check:
-    """Load a written folder as its users do, compare it with its reference, and store this.
-
-    `code` says whether its code may run. A difference beyond rounding that affects users is an
-    error, and any other gives a warning.
-    """
+    """Load a written folder as its users do, compare it with its reference, and store this."""
     settings = _settings(folder, SENTENCES in reference.loaders)
     reference = reference._replace(settings=reference.settings | settings)
     loaded = [_load(folder, name, reference, code) for name in reference.loaders]
@@ -116,19 +112,15 @@ def _encoder_vectors(folder: Path, reference: Reference) -> Outputs:
 def _sentence_vectors(path: Path, reference: Reference, code: bool) -> tuple[Outputs, int | None]:
     """Compute the vectors of the batches with sentence-transformers."""
     library = import_optional("sentence_transformers", feature=f"Checking {SENTENCES}", extra="st")
+    kinds = [kind for kind, _ in sentence_modules(path.parent)]
+    foreign = any("." in kind and not kind.startswith("sentence_transformers.") for kind in kinds)
     with torch.random.fork_rng(devices=[]):
-        if _names_code(path.parent) and not code:
+        if foreign and not code:
             model = readout_model(path.parent, device="cpu")
         else:
             model = library.SentenceTransformer(str(path.parent), device="cpu", **use_options(code))
         vectors = [model.encode(part, show_progress_bar=False) for part in reference.batches()]
     return {"vectors": vectors}, model.max_seq_length
-
-
-def _names_code(folder: Path) -> bool:
-    """Return whether a folder lists a module that is not one of sentence-transformers."""
-    kinds = (kind for kind, _ in sentence_modules(folder))
-    return any("." in kind and not kind.startswith("sentence_transformers.") for kind in kinds)
 
 
 @torch.inference_mode()

@@ -24,7 +24,6 @@ from isoadapt.interop._loaders import LOGITS, VECTORS, check_written
 from isoadapt.interop._served import Served, as_linear
 from isoadapt.interop._written import write_json
 
-_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _GRAPH = "an ONNX model"  # kind of the folder's content
 
 
@@ -99,7 +98,7 @@ def write_graph(
     served: Served, file: str | os.PathLike[str], *, normalize: bool, overwrite: bool
 ) -> Path:
     """Write a graph and, beside it, what a server needs."""
-    for package in _PACKAGES:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
         import_optional(package, feature="export_onnx", extra="onnx")
     opened, vectors, target = served.opened, served.map_, Path(file).expanduser()
     if target.suffix != ".onnx":

@@ -149,29 +149,23 @@ def retrieval_report(
     >>> report.mrr, report.recall
     (0.75, 1.0)
     """
-    hits, n_relevant = _hits(queries, documents, relevant, k, metric)
+    hits, n_relevant = find_relevant(queries, documents, relevant, k, metric)
     gains = 1 / np.log2(np.arange(2, k + 2))
     ideal = np.cumsum(gains)[np.minimum(n_relevant, k) - 1]
     return RetrievalReport(
-        float(_reciprocal_ranks(hits).mean()),
+        float(reciprocal_ranks(hits).mean()),
         float((hits.sum(axis=1) / n_relevant).mean()),
         float((hits @ gains / ideal).mean()),
     )
 
 
-def reciprocal_ranks(
-    queries: ArrayLike, documents: ArrayLike, relevant: Any, k: int
-) -> NDArray[np.float64]:
-    """Reciprocal ranks (n_queries,) whose mean is the MRR of :func:`retrieval_report`."""
-    return _reciprocal_ranks(_hits(queries, documents, relevant, k, "cosine")[0])
-
-
-def _reciprocal_ranks(hits: NDArray[np.bool_]) -> NDArray[np.float64]:
+def reciprocal_ranks(hits: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Reciprocal ranks (n_queries,) of the first relevant documents, 0 without one."""
     return np.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0)
 
 
-def _hits(
-    queries: ArrayLike, documents: ArrayLike, relevant: Any, k: int, metric: str
+def find_relevant(
+    queries: ArrayLike, documents: ArrayLike, relevant: Any, k: int, metric: str = "cosine"
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Whether each of the k nearest documents is relevant (n_queries, k), and how many are."""
     query_vectors = _points(queries, "queries", 1)

@@ -13,7 +13,6 @@ SHOWN = 8  # labels that are listed by name, and dimensions by number
 COLLAPSED, PARTLY = 0.5, 0.15
 SPREAD = 0.4  # corrected IsoScore; encoders trained for similarity have at most 0.33
 
-
 # The 1,043 sentences of CoLA's dev set, at most 128 tokens each, in float32: embedded by
 # all-MiniLM-L6-v2 (mean of the token states, normalised), and by a classifier that was fine-tuned
 # from it on CoLA's training set (the input of its head). Both have 384 dimensions.

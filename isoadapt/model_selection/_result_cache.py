@@ -62,7 +62,9 @@ class _Hasher(NumpyHasher):
     def reducer_override(self, obj: Any) -> Any:
         """Note a function, or a class and its bases; hash a tensor by its content."""
         if isinstance(obj, type | FunctionType):
-            self.code += map(_definer, filter(_is_own, getattr(obj, "__mro__", [obj])))
+            for code in filter(_is_own, getattr(obj, "__mro__", [obj])):
+                own = code if code.__module__ == "__main__" else sys.modules.get(code.__module__)
+                self.code.append(own)
         if not isinstance(obj, torch.Tensor):
             return NotImplemented
         flat = obj.detach().cpu().reshape(-1)  # the pickle of a tensor contains an address
@@ -74,11 +76,6 @@ def _is_own(code: Any) -> bool:
     file = str(getattr(sys.modules.get(code.__module__), "__file__", ""))
     known = code.__module__.partition(".")[0] in {"isoadapt", *sys.stdlib_module_names}
     return not (known or "site-packages" in file or "dist-packages" in file)
-
-
-def _definer(code: Any) -> Any:
-    """Return the module of a class or function; itself, if a script or notebook has it."""
-    return code if code.__module__ == "__main__" else sys.modules.get(code.__module__)
 
 
 def read_result(file: Path, kind: type) -> Any:

@@ -96,7 +96,13 @@ def make_isotropy_scorer(
     0.02
     0.99
     """
-    function = _find_metric(metric)
+    function = _BY_NAME.get(metric, metric) if isinstance(metric, str) else metric
+    if not callable(function):
+        raise ValueError(
+            f"metric={metric!r} is not a metric: use one of {', '.join(map(repr, _BY_NAME))}, or "
+            "pass a callable that takes a matrix"
+        )
+    function = hubness if function is metrics.hubness else function
     if function in _BY_NAME.values():
         inspect.signature(function).bind(None, **kwargs)  # raises TypeError for unknown ones
     if greater_is_better is None:
@@ -128,19 +134,6 @@ class _Scorer:
 
 def _isotropy(transform: Any, X: Any, *, metric: Any, sign: int, options: Any) -> float:
     return sign * metric(transform(X), **options)
-
-
-def _find_metric(metric: str | Callable[..., Any]) -> Callable[..., float]:
-    if metric is metrics.hubness:
-        return hubness
-    if callable(metric):
-        return metric
-    if metric not in _BY_NAME:
-        raise ValueError(
-            f"metric={metric!r} is not a metric: use one of {', '.join(map(repr, _BY_NAME))}, or "
-            "pass a callable that takes a matrix"
-        )
-    return _BY_NAME[metric]
 
 
 def _transformed(estimator: Any, X: Any) -> ArrayLike:

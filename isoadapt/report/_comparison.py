@@ -12,7 +12,6 @@ from isoadapt.report._display import COLOURS, Display, ink, legend_beside, liter
 
 _INTERVALS = {"score": ("ci_low", "ci_high"), "difference": ("difference_low", "difference_high")}
 
-
 # Label, marker, colour or share of the colour of the text, and whether the marker is filled.
 STYLES: dict[str, tuple[str, str, str | float, bool]] = {
     "baseline": ("no adapter", "D", 1.0, True),

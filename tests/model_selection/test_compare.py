@@ -179,7 +179,7 @@ class TestCrossValidation:
     @pytest.mark.parametrize(("cv", "n_folds"), [(2, 2), (None, 5)])
     def test_numbers_of_folds_are_repeated_three_times_with_other_shuffles(self, cv, n_folds):
         data = Data(X, y, "classify", np.arange(90))
-        *splits, final = make_plan(data, 90, cv=cv, encoder_saw=False, seed=0).splits
+        *splits, final = make_plan(data, 90, cv=cv, encoder_saw=False, seed=0)[0]
         assert final.train.tolist() == list(range(90))
         repeats = np.array_split(np.arange(3 * n_folds), 3)
         tests = [[splits[number].test for number in own] for own in repeats]
@@ -403,7 +403,7 @@ class TestFolds:
     def test_rows_of_a_cluster_are_never_in_both_parts(self, task):
         clusters = np.repeat(np.arange(40), 2)
         data = Data(self.twins, self.labels, task, clusters)
-        for split in make_plan(data, 80, cv=3, encoder_saw=False, seed=0).splits[:-1]:
+        for split in make_plan(data, 80, cv=3, encoder_saw=False, seed=0)[0][:-1]:
             assert not np.intersect1d(clusters[split.train], clusters[split.test]).size
 
     def test_equal_rows_and_groups_share_a_fold(self):

@@ -177,18 +177,17 @@ def compare_adapters(
     given = {"groups": groups, "groups_test": groups_test, "uses": uses, "teacher": teacher}
     data, n_fit = make_data(X, y, X_test, y_test, head=head, **given)
     of_one_label = data.task == "classify" and data.y.ndim == 1
-    named = dict.fromkeys(use.head_score for use in data.uses if of_one_label)
-    scores = [score for score in named if score is not None]
-    methods = make_methods(adapters, head, data.task, teacher is not None, scores)
+    controls = dict.fromkeys(use._control for use in data.uses if of_one_label and use._control)
+    methods = make_methods(adapters, head, data.task, teacher is not None, controls)
     seed = random_state
     if not isinstance(seed, int | np.integer):
         seed = make_random_state(random_state).randint(2**31 - 1000)
-    plan = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=int(seed))
-    measured, notes = _run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=cache)
+    splits, protocol = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=int(seed))
+    measured, notes = _run(methods, data, splits, n_jobs=n_jobs, verbose=verbose, cache=cache)
     done = [method for method in methods if method.name in measured]
     adapters = [method.name for method in done if method.kind == ADAPTER]
     fitted = {name: measured[name][-1].estimator for name in adapters}
-    return Comparison(make_rows(done, measured, data, plan), plan.protocol, fitted, notes)
+    return Comparison(make_rows(done, measured, data, splits), protocol, fitted, notes)
 
 
 def _run(
@@ -203,10 +202,7 @@ def _run(
     """Measurements of each complete method on all splits, and notes about the others."""
     results = None if cache is None else ResultCache(Path(cache), data, "the data")
     fits = [(method, split) for method in methods for split in splits]
-    files = [
-        results and results.file((*split, method.columns), method.estimator, repr(method.name))
-        for method, split in fits
-    ]
+    files = [results and results.file(split, each, repr(each.name)) for each, split in fits]
     jobs = Parallel(n_jobs, return_as="generator")(
         delayed(_job)(*fit, data, file) for fit, file in zip(fits, files, strict=True)
     )

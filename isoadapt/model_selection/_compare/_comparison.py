@@ -8,7 +8,7 @@ from typing import Any
 
 from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
 from isoadapt.model_selection._compare._methods import CONTROL, HEAD_REFIT, SECOND_PASS
-from isoadapt.model_selection._compare._uses import HEAD_SCORES, phrase_of
+from isoadapt.model_selection._compare._uses import MAX_SOFTMAX, phrase_of
 from isoadapt.model_selection._compare._verdict import best, by_score, is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
@@ -153,7 +153,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return "protocol", "rows", "verdict" by use, and "notes", for JSON; NaN becomes None."""
-        rows = [{key: _or_none(value) for key, value in row.items()} for row in self.rows]
+        rows = [{k: None if v != v else v for k, v in row.items()} for row in self.rows]
         verdict = {use: self.verdict(use) for use in self.uses}
         return {"protocol": self.protocol, "rows": rows, "verdict": verdict, "notes": self.notes}
 
@@ -188,7 +188,7 @@ class Comparison:
     def _legend(self) -> str:
         """Say what the rows are that are not adapters."""
         meaning = {HEAD_REFIT: "a new head, the same vectors", SECOND_PASS: "the teacher's vectors"}
-        meaning |= {score.name: score.meaning for score in HEAD_SCORES}
+        meaning[MAX_SOFTMAX] = "the head's largest probability"
         names = dict.fromkeys(row["adapter"] for row in self.rows if row["kind"] == CONTROL)
         listed = [f"{name!r} ({meaning.get(name, 'trained for the task alone')})" for name in names]
         shown = ", ".join(listed) or "none"
@@ -231,10 +231,6 @@ def _figures_table(title: str, names: dict[str, str], rows: Sequence[dict[str, A
 
 def _wrapped(sentence: str) -> str:
     return textwrap.fill(sentence, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-
-
-def _or_none(value: Any) -> Any:
-    return None if value != value else value  # NaN
 
 
 def _number(value: float, form: str) -> str:

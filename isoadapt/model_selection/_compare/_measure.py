@@ -5,7 +5,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,9 +83,9 @@ def _measure(method: ComparedMethod, data: Data, split: Split, found: Measuremen
         found.estimator = estimator
     taught = method.columns != HEAD_COLUMNS and getattr(estimator, "space", "teacher") == "teacher"
     uses = data.uses
-    if method.head_score is not None:
-        uses = [use for use in uses if use.head_score == method.head_score]
-        transform = transform._replace(score=partial(method.head_score.function, estimator))
+    if method.by_head:
+        uses = [use for use in uses if use._control == method.name]
+        transform = transform._replace(head=estimator)
     for use in uses:
         is_due = len(split.test) if use.of_rows else split.final
         if is_due and (taught or not isinstance(use, Index)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from isoadapt.adapters._affine import TransformerAdapter
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._registry import NAMES, VARIANTS, adapter_class, installed_variants
-from isoadapt.model_selection._compare._uses import HeadScore
 
 NO_ADAPTER = "no adapter"
 HEAD_REFIT = "head refit only"
@@ -37,21 +36,19 @@ class ComparedMethod:
     kind: str
     controls: tuple[str, ...] = ()
     columns: str = HEAD_COLUMNS  # where there is a teacher
-    head_score: HeadScore | None = None  # by which it is a control, in the uses that name it alone
+    by_head: bool = False  # whether it is a control by its predictions, of the uses that name it
 
 
 def make_methods(
-    adapters: Any, head: Any, task: str, teacher: bool = False, scores: Iterable[HeadScore] = ()
+    adapters: Any, head: Any, task: str, teacher: bool = False, controls: Collection[str] = ()
 ) -> list[ComparedMethod]:
-    """The baseline, the controls and the adapters, in this order."""
+    """The baseline, the controls, those of uses among them, and the adapters, in this order."""
     found = [ComparedMethod(NO_ADAPTER, _unchanged(head), BASELINE)]
     common: tuple[str, ...] = ()
     if not needs_fit(head):  # otherwise "no adapter" has a new head already
         found.append(ComparedMethod(HEAD_REFIT, _unchanged(PROBES[task]), CONTROL))
-        common = (HEAD_REFIT,)
-        for each in scores:
-            found.append(ComparedMethod(each.name, _unchanged(head), CONTROL, head_score=each))
-            common += (each.name,)
+        common = (HEAD_REFIT, *controls)
+        found += [ComparedMethod(k, _unchanged(head), CONTROL, by_head=True) for k in controls]
     if teacher:
         probe = _unchanged(PROBES[task])
         found.append(ComparedMethod(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))

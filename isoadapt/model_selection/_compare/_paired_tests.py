@@ -99,11 +99,7 @@ def _below(values: Floats, weights: Floats) -> Floats:
 
 
 def joined(labels: NDArray[Any], *others: NDArray[Any]) -> NDArray[np.int64]:
-    """Clusters (n,) of items, which have in common one of their `labels`, or one of the `others`.
-
-    Clusters are numbered in the order of `labels` (n,), so they are `labels` if these are numbers
-    from 0 on and nothing else is in common. Other labels may also be equal in different places.
-    """
+    """Clusters (n,), in the order of `labels`, of items that share a label, or one of `others`."""
     names, own = np.unique(labels, return_inverse=True)
     values, nodes = np.unique(np.concatenate(others), return_inverse=True)
     ends = np.tile(own, len(others)), len(names) + nodes
@@ -119,11 +115,7 @@ def clusters(*labels: NDArray[Any]) -> csr_array:
 
 
 def linked(ends: NDArray[np.int64]) -> tuple[csr_array, NDArray[np.int64]]:
-    """Units of different pairs, and the number (n,) of the pair that each of ends (2, n) is.
-
-    Units are the ends that several pairs share, and each pair that shares none. A pair that shares
-    both of its ends is in two units.
-    """
+    """Units of different pairs, by shared ends, and the number (n,) of each of the ends (2, n)."""
     pairs, numbers = np.unique(np.sort(ends, axis=0), axis=1, return_inverse=True)
     n = pairs.shape[1]
     of_ends = csr_array((np.ones(2 * n), (pairs.ravel(), np.tile(np.arange(n), 2)))).sign()
@@ -145,24 +137,16 @@ def t_effect(estimate: float, error: float, degrees: float) -> Effect:
 
 
 def corrected_t(evidence: Evidence, ratio: float) -> Effect:
-    """Corrected resampled t test of the mean over the splits (J,) of a cross-validation.
-
-    Nadeau and Bengio (2003): the mean has (1/J + ratio) times the variance of the values, where
-    `ratio` is the number of test rows divided by the number of training rows.
-    """
+    """Test the mean over splits by Nadeau and Bengio (2003); ratio of test to training rows."""
     n = len(evidence.influence)
     spread = n * float(np.linalg.norm(evidence.influence)) / math.sqrt(n - 1)
     return t_effect(evidence.score, math.sqrt(1 / n + ratio) * spread, n - 1)
 
 
 def cluster_t(evidence: Evidence, units: csr_array) -> Effect:
-    """T test of a score or of a difference, by the sums of the influences of units of items.
-
-    The variance adds up the products of all items that share a unit (Aronow et al. 2015), where the
-    squared sum of a unit is divided by the share of the items in others (Bell and McCaffrey 2002).
-    The degrees of freedom are Satterthwaite's, from the fourth moments of the sums: fewer than the
-    number of units where some of them decide, as for skewed or rare changes.
-    """
+    """T test of a score or of a difference, by the sums of the influences of units of items."""
+    # Aronow et al. (2015), corrected by Bell and McCaffrey (2002); Satterthwaite's degrees of
+    # freedom, from fourth moments, are fewer where some units decide, as for rare changes.
     n, size = units.shape[0], units.sum(axis=1)
     if n < 2:
         return Effect(evidence.score, math.nan, math.nan)
@@ -188,15 +172,12 @@ def changes(evidence: Evidence, units: csr_array) -> Floats:
 
 
 def rests_on_few(evidence: Evidence, units: csr_array, of_predictions: bool = False) -> bool:
-    """Whether so few units change that a sample may lack the large changes among them.
-
-    Predictions of single rows and of copies change as a whole and have no larger changes.
-    """
+    """Whether so few units change that a sample may lack the large changes among them."""
     steps, sizes = np.abs(changes(evidence, units)), units.sum(axis=1)
     changed = steps > ROUNDING
     if not changed.any() or np.count_nonzero(changed) >= FEWEST_UNITS:
         return False
-    whole = np.isclose(steps[changed], sizes[changed])
+    whole = np.isclose(steps[changed], sizes[changed])  # such predictions have no larger changes
     return not of_predictions or float(whole.mean()) < _MOSTLY
 
 

@@ -51,11 +51,7 @@ class Split(NamedTuple):
     seed: int
 
 
-class Plan(NamedTuple):
-    """The splits of a comparison and the protocol in words."""
-
-    splits: list[Split]  # several in a cross-validation
-    protocol: str
+Plan = tuple[list[Split], str]  # with the protocol in words
 
 
 def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -> Plan:
@@ -84,7 +80,7 @@ def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -
         "corrected resampled t test for the task, and paired tests of rows, pairs and queries for "
         "other uses."
     )
-    return Plan([*splits, Split(rows, rows[:0], True, seed)], protocol)
+    return [*splits, Split(rows, rows[:0], True, seed)], protocol
 
 
 def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
@@ -110,7 +106,7 @@ def _single(data: Data, train: Rows, test: Rows, seed: int, what: str) -> Plan:
         f"Fitted to {len(train)} rows and judged on {len(test)} {what}, with paired tests of rows, "
         "pairs and queries."
     )
-    return Plan([Split(train, test, True, seed)], protocol)
+    return [Split(train, test, True, seed)], protocol
 
 
 def _mask(encoder_saw: Any, n: int) -> NDArray[np.bool_]:

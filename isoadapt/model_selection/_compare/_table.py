@@ -1,7 +1,7 @@
 """The table of a comparison: the tests of all methods in each use, and their figures."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -33,19 +33,19 @@ from isoadapt.model_selection._compare._paired_tests import (
     mean,
     rests_on_few,
 )
-from isoadapt.model_selection._compare._plan import Plan, Split
-from isoadapt.model_selection._compare._uses import TASKS, Use
+from isoadapt.model_selection._compare._plan import Rows, Split
+from isoadapt.model_selection._compare._uses import TASKS
 
 _UNTESTED = Effect(math.nan, math.nan, math.nan)
 
 
 def make_rows(
-    methods: Sequence[ComparedMethod], measured: Measurements, data: Data, plan: Plan
+    methods: Sequence[ComparedMethod], measured: Measurements, data: Data, splits: Sequence[Split]
 ) -> list[dict[str, Any]]:
     """One row for each use and method."""
     figures = _figures(measured)
     rows = []
-    for use, tests in _tests(methods, measured, data, plan).items():
+    for use, tests in _tests(methods, measured, data, splits).items():
         own = [_row(use, method, tests) for method in methods if method.name in tests.evidence]
         adapters = [row for row in own if row["kind"] == ADAPTER]
         for column in ("p", "control_p"):
@@ -124,16 +124,17 @@ def _figures(measured: Measurements) -> dict[str, dict[str, Any]]:
 
 
 def _tests(
-    methods: Sequence[ComparedMethod], every: Measurements, data: Data, plan: Plan
+    methods: Sequence[ComparedMethod], every: Measurements, data: Data, splits: Sequence[Split]
 ) -> dict[str, Tests]:
     """Tests of each use for which there are data."""
-    splits = [split for split in plan.splits if len(split.test)]
-    judged = _JudgedRows(splits)
-    y, labels = data.y[judged.rows], data.clusters[judged.rows]
+    judging = [split for split in splits if len(split.test)]
+    tests = [split.test for split in judging]
+    judged = np.unique(np.concatenate(tests))
+    y, labels = data.y[judged], data.clusters[judged]
     rows = clusters(labels)
-    measured = {each.name: every[each.name] for each in methods if each.head_score is None}
-    if len(plan.splits) > 1:
-        of_task = _by_splits(measured, splits, rows.shape[0])
+    measured = {each.name: every[each.name] for each in methods if not each.by_head}
+    if len(splits) > 1:
+        of_task = _by_splits(measured, judging, rows.shape[0])
     else:
         classifies = data.task == "classify"
         judge, test = (_accuracy, mcnemar) if classifies else (determination, cluster_t)
@@ -144,8 +145,11 @@ def _tests(
     for use in data.uses:
         units = use.units()
         units = csr_array(units) if issparse(units) else clusters(*[labels] * use.of_rows, units)
-        values = judged.values(every, use)
-        made = {name: Evidence(*use.evidence(each)) for name, each in values}
+        made = {}
+        for name, own in every.items():
+            if values := [each.values[use.name] for each in own if use.name in each.values]:
+                value = _over_splits(values, tests) if use.of_rows else values[-1]
+                made[name] = Evidence(*use.evidence(value))
         if wrong := {each.influence.shape for each in made.values()} - {units.shape[1:]}:
             raise ValueError(
                 f"the use {use.name!r} has influences of shape {wrong.pop()}, but units of "
@@ -171,24 +175,11 @@ def _accuracy(y: NDArray[Any], predictions: NDArray[Any]) -> Evidence:
     return mean(right.astype(np.float64))
 
 
-class _JudgedRows:
-    """The rows that are judged on one or several splits."""
-
-    def __init__(self, splits: Sequence[Split]) -> None:
-        self.tests = [split.test for split in splits]
-        self.rows, self.places = np.unique(np.concatenate(self.tests), return_inverse=True)
-
-    def values(self, measured: Measurements, use: Use) -> Iterator[tuple[str, Floats]]:
-        """Yield the values of the items of a use by the names of the methods that have them."""
-        for name, own in measured.items():
-            found = [each.values[use.name] for each in own if use.name in each.values]
-            if found:
-                yield name, self._mean(found) if use.of_rows else found[-1]
-
-    def _mean(self, found: Sequence[Floats]) -> Floats:
-        """Means over the splits: of each judged row, and of the items after the rows."""
-        sizes = [len(test) for test in self.tests]
-        parts = [np.split(each, [n]) for each, n in zip(found, sizes, strict=True)]
-        rows, others = zip(*parts, strict=True)
-        of_rows = np.bincount(self.places, np.concatenate(rows)) / np.bincount(self.places)
-        return np.concatenate([of_rows, np.average(others, axis=0, weights=sizes)])
+def _over_splits(values: Sequence[Floats], tests: Sequence[Rows]) -> Floats:
+    """Means over the splits: of each judged row, and of the items after the rows."""
+    sizes = [len(test) for test in tests]
+    parts = [np.split(each, [n]) for each, n in zip(values, sizes, strict=True)]
+    rows, others = zip(*parts, strict=True)
+    places = np.unique(np.concatenate(tests), return_inverse=True)[1]
+    of_rows = np.bincount(places, np.concatenate(rows)) / np.bincount(places)
+    return np.concatenate([of_rows, np.average(others, axis=0, weights=sizes)])

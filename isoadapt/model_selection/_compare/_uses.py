@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_array, check_consistent_length
 from isoadapt._utils.containers import as_values
 from isoadapt._utils.copies import copy_hashes
 from isoadapt.geometry._neighbours import angles, nearest_neighbours
-from isoadapt.metrics._neighbours import reciprocal_ranks, relevant_sets
+from isoadapt.metrics._neighbours import find_relevant, reciprocal_ranks, relevant_sets
 from isoadapt.metrics._points import codes_of
 from isoadapt.model_selection._compare._paired_tests import (
     FEWEST_UNITS,
@@ -35,6 +35,7 @@ from isoadapt.model_selection._compare._paired_tests import (
 K = 10  # number of neighbours and rank of a search
 FEWEST = 3  # rows that are judged, and pairs
 TASKS = {"classify": "accuracy", "regress": "R²"}  # uses of the head, and their metrics
+MAX_SOFTMAX = "max softmax"  # a control of outliers
 _PHRASES = {
     "classify": "On classification",
     "regress": "On regression",
@@ -55,27 +56,11 @@ class Transform(NamedTuple):
     train: NDArray[Any]  # before the adapter
     judged: Any = None  # adapted; None if the split has no rows to judge
     y: Any = None  # of the judged rows
-    score: Callable[[Floats], Floats] | None = None  # by a HeadScore: smaller for outliers
+    head: Any = None  # the fitted estimator, for a control that reads its predictions alone
 
     def __call__(self, rows: NDArray[Any]) -> Floats:
         """Return the adapted vectors (n, d) of rows."""
         return self.function(rows)
-
-
-class HeadScore(NamedTuple):
-    """A score of rows by a frozen classifier, which is a control in the uses that name it."""
-
-    name: str
-    meaning: str  # in the legend of a comparison
-    function: Callable[[Any, Floats], Floats]  # of the fitted estimator and rows
-
-
-def _largest_probability(estimator: Any, rows: Floats) -> Floats:
-    return estimator.predict_proba(rows).max(axis=1)
-
-
-MAX_SOFTMAX = HeadScore("max softmax", "the head's largest probability", _largest_probability)
-HEAD_SCORES = (MAX_SOFTMAX,)
 
 
 class Use(ABC):
@@ -102,7 +87,7 @@ class Use(ABC):
     metric: ClassVar[str]
     highest: ClassVar[float] = 1.0
     of_rows: ClassVar[bool] = False  # whether items are the judged rows of each split and own ones
-    head_score: ClassVar[HeadScore | None] = None  # a control, to which measure() gets the score
+    _control: ClassVar[str | None] = None  # name of a control that reads predictions alone
     name: str
 
     def check(self) -> Self:
@@ -241,7 +226,8 @@ class Search(Use):
         return self._ranks(transform(self.queries), transform(self.documents))
 
     def _ranks(self, queries: Floats, documents: NDArray[Any]) -> Floats:
-        return reciprocal_ranks(queries, documents, self.relevant, min(K, len(documents)))
+        n_ranks = min(K, len(documents))
+        return reciprocal_ranks(find_relevant(queries, documents, self.relevant, n_ranks)[0])
 
     def units(self) -> NDArray[np.int64]:
         # Equal queries, and those of the same relevant documents, depend on each other.
@@ -277,17 +263,19 @@ class Outliers(Use):
     vectors = ("foreign",)
     metric = "AUROC"
     of_rows = True
-    head_score = MAX_SOFTMAX
+    _control = MAX_SOFTMAX
 
     foreign: Any
     name: str = "outliers"
 
     def measure(self, transform: Transform) -> Floats:
-        score = transform.score
-        if score is None:
-            score = partial(_closeness, reference=transform(transform.train))
         rows = transform.judged, transform(self.foreign)
-        return np.concatenate(placements(*(-score(each) for each in rows)))
+        if transform.head is not None:
+            far = [-transform.head.predict_proba(each).max(axis=1) for each in rows]
+        else:
+            nearest = partial(nearest_neighbours, torch.from_numpy(transform(transform.train)), 1)
+            far = [nearest(queries=torch.from_numpy(each))[0][:, 0].numpy() for each in rows]
+        return np.concatenate(placements(*far))
 
     def evidence(self, values: Floats) -> Evidence:
         return two_means(*np.split(values, [len(values) - len(self.foreign)]))
@@ -316,12 +304,7 @@ class Neighbours(Use):
 
 
 def same_class_shares(Z: Floats, y: NDArray[Any]) -> Floats:
-    """Contribution (n,) of each row to the precision of its 10 nearest other rows.
-
-    The precision, the share of neighbours of the same class, is the mean of the contributions. A
-    row contributes by its neighbours and by the rows that it is a neighbour of. Both are needed for
-    its variance: a label decides about all rows around it.
-    """
+    """Contribution (n,) of each row, as a neighbour too, to the share of equal classes."""
     k = min(K, len(Z) - 1)
     numbers = nearest_neighbours(torch.from_numpy(Z), k)[1].numpy()
     labels = np.asarray(y).reshape(len(Z), -1)
@@ -332,17 +315,8 @@ def same_class_shares(Z: Floats, y: NDArray[Any]) -> Floats:
     return precision + (excess.sum(axis=1) + as_neighbour) / k
 
 
-def _closeness(Z: Floats, reference: Floats) -> Floats:
-    """Cosine (n,), less 1, with the nearest row of the reference, of which it may be a copy."""
-    rows, queries = (torch.from_numpy(each) for each in (reference, Z))
-    return -nearest_neighbours(rows, 1, queries=queries)[0][:, 0].numpy()
-
-
 def placements(inner: Floats, outer: Floats) -> tuple[Floats, Floats]:
-    """Share of outer values above each inner one (n,), and of inner values below each outer (m,).
-
-    Ties count one half. The mean of either is the area under the ROC curve.
-    """
+    """Share of outer values above each inner one (n,), and of inner below each outer one (m,)."""
     n, ranks = len(inner), rankdata(np.concatenate([inner, outer]))
     outer_below, inner_below = ranks[:n] - rankdata(inner), ranks[n:] - rankdata(outer)
     return 1 - outer_below / len(outer), inner_below / n

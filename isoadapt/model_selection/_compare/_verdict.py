@@ -39,11 +39,7 @@ def by_score(rows: Sequence[Row]) -> list[Row]:
 
 
 def best(rows: Sequence[Row]) -> Row | None:
-    """Return the credited adapter to name: of equal ones, first those that guarantee predictions.
-
-    Of these, it is the best whose fit took at most twice the shortest time. Scores are equal within
-    noise if they lie in the 95 % interval of the highest.
-    """
+    """Return the credited adapter to name, as `Comparison.credited` describes it."""
     credited = [*filter(is_credited, by_score(rows))]
     equal = [row for row in credited if row["score"] >= credited[0]["ci_low"]]
     equal = [row for row in equal if row["keeps_predictions"]] or equal

@@ -1,7 +1,4 @@
-"""Cross-validation of many candidates; those that differ only in numbers are trained together.
-
-Those are scored as scikit-learn's ``_fit_and_score`` does, which fits and scores the others.
-"""
+"""Cross-validation of many candidates; those that differ only in numbers are trained together."""
 
 import math
 import time

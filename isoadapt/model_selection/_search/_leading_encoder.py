@@ -33,7 +33,8 @@ class Candidate(NamedTuple):
 def make_candidate(estimator: BaseEstimator, parameters: Mapping[str, Any], y: Any) -> Candidate:
     """Return an estimator with the parameters; the labels y choose an AdaptedEncoder's head."""
     model = clone(estimator).set_params(**clone(dict(parameters), safe=False))
-    adapted = isinstance(model, AdaptedEncoder) and _encodes_row_by_row(model)
+    adapted = type(model) is AdaptedEncoder and model.teacher is None  # a subclass may mix rows
+    adapted = adapted and _transforms_row_by_row(model._encoder())
     pipeline = model._unfitted_pipeline(y) if adapted else model
     if adapted and needs_general(model.general, pipeline["adapter"], pipeline["encoder"]):
         return Candidate(model, None, model, None)
@@ -46,15 +47,6 @@ def make_candidate(estimator: BaseEstimator, parameters: Mapping[str, Any], y: A
     key = *names, *((name, comparable(parameters[name])) for name in sorted(own))
     rest = pipeline[-1] if adapted else pipeline[n_steps:]
     return Candidate(model, pipeline[:n_steps], rest, key)
-
-
-def _encodes_row_by_row(model: AdaptedEncoder) -> bool:
-    """Whether an AdaptedEncoder is its encoder, row by row, followed by its adapter alone."""
-    unchanged = all(
-        getattr(type(model), name) is getattr(AdaptedEncoder, name)
-        for name in ("fit", "transform", "score")
-    )
-    return unchanged and model.teacher is None and _transforms_row_by_row(model._encoder())
 
 
 def _transforms_row_by_row(step: Any) -> bool:
