@@ -75,8 +75,9 @@ def _check_raw(encoder: Any) -> None:
     pooling = getattr(encoder, "pooling", encoder)
     if isinstance(pooling, Aligned) or several_layers(pooling):
         raise ValueError(
-            "passthrough=True, but the encoder has no head whose input are the raw vectors: choose "
-            "passthrough=False, or one pooling, as in TransformerEncoder(model, pooling='mean')"
+            "passthrough=True, but without a head it is not known which columns of the encoder are "
+            "the raw vectors: keep its head, choose passthrough=False, or one pooling, as in "
+            "TransformerEncoder(model, pooling='mean')"
         )
 
 

@@ -138,11 +138,11 @@ class TestParts:
     def test_passthrough_needs_a_head_or_an_encoder_of_one_pooling(self, teacher_layers, teacher):
         options = {"teacher_layers": teacher_layers, "general": None, "passthrough": True}
         model = AdaptedEncoder(teacher, readout(), teacher, **options)
-        with pytest.raises(ValueError, match=r"has no head .*passthrough=False, or .*='mean'"):
+        with pytest.raises(ValueError, match=r"without a head .*passthrough=False, or .*='mean'"):
             model.fit(TEXTS)
         model.set_params(passthrough=False).fit(TEXTS).set_params(passthrough=True)
         for call in (model.get_feature_names_out, lambda: model.transform(TEXTS[:3])):
-            with pytest.raises(ValueError, match="has no head"):
+            with pytest.raises(ValueError, match="without a head"):
                 call()
         model.set_params(encoder__pooling="mean", teacher_layers=0).fit(TEXTS)
         raw = TransformerEncoder(teacher, pooling="mean").transform(TEXTS)

@@ -464,6 +464,8 @@ def search(
 
     isoadapt search texts.tsv 'the cat sat' --model my-model
     """
+    if Path(query).is_file() and not table.exists():
+        raise WrongUsage(f"{query!r} is read as the query, but the table of texts comes before it")
     check_exist([table], [model])
     rows = read_texts([table], Columns(text, None, encoding)).rows
     _run("search", rows, query, model, max_length, Console(as_json, quiet))

@@ -78,7 +78,10 @@ def compare(tables: Tables, run: Run) -> None:
         _save(run, comparison, encoder, wide, len(y))
     if run.page is not None:
         _write_page(run, comparison, tables, vectors, encoder.open().width)
-    text = "\n\n".join(filter(None, [comparison._text(run.full), _next(run, comparison)]))
+    asks = run.teacher is None and chosen in ([], ["fast"], ["all"])
+    hint = "TeacherReadout was not judged: name the base model with --teacher." * asks
+    parts = comparison._text(run.full), hint, _next(run, comparison)
+    text = "\n\n".join(filter(None, parts))
     console.show(text, comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt

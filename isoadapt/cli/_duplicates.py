@@ -32,8 +32,11 @@ def duplicates(
             table.to_csv(path, sep="\t", index=False)
     figures |= {"pairs": table.to_dict("records"), "file": out and str(out)}
     pair = "{cosine:.4f}  {row1}: {text1}\n        {row2}: {text2}"
-    said = "Pairs: {} above the cosine {:.4f} ({:.4f} to {:.4f}); {:g} of unrelated texts expected"
+    said = "Pairs: {} above the cosine {:.4f}, whose 95 % interval is {:.4f} to {:.4f}; {:g} of "
+    said += "unrelated texts expected"
     lines = [pair.format(**each) for each in figures["pairs"][:10]]
+    if len(table) > len(lines):
+        lines += [f"... and {len(table) - len(lines)} more, which --out FILE writes"]
     if table.empty:
         lines = ["The closest pairs, below the threshold (--false-pairs lowers it):"]
         lines += [pair.format(**each) for each in _closest(X, texts).to_dict("records")]

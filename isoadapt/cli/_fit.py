@@ -177,9 +177,11 @@ def _verdict(before: dict[str, float], after: dict[str, float]) -> str:
 
 
 def _table(metrics: dict[str, dict[str, float]]) -> str:
-    rows = [("", "before", "after")]
-    for key, value in metrics["after"].items():
-        before = metrics["before"].get(key)
-        shown = "" if before is None else f"{before:.4g}"
-        rows.append((TITLES.get(key, key), shown, f"{value:.4g}"))
+    """Return the figures as a table, with a header if there are figures of before."""
+    shown = [name for name in metrics if metrics[name]]
+    rows = [("", *shown)] if len(shown) > 1 else []
+    for key in metrics["after"]:
+        values = (metrics[name].get(key) for name in shown)
+        cells = ("" if value is None else f"{value:.4g}" for value in values)
+        rows.append((TITLES.get(key, key), *cells))
     return aligned_table(rows, at_least=(16, 9, 9))

@@ -29,7 +29,8 @@ def test_duplicates_are_printed_and_written_with_their_texts_and_row_numbers(fil
     assert table.loc[0, ["text1", "text2"]].tolist() == [texts[row] for row in first]
     lines = succeed(*DUPLICATES).stdout.splitlines()
     assert lines[0].split("  ") == [f"{found.cosines[0]:.4f}", f"{first[0] + 1}: {texts[first[0]]}"]
-    assert lines[20].startswith(f"Pairs: {len(table)} above the cosine {found.threshold:.4f}")
+    assert lines[20] == f"... and {len(table) - 10} more, which --out FILE writes"
+    assert lines[21].startswith(f"Pairs: {len(table)} above the cosine {found.threshold:.4f}")
     refuse("'found.tsv' exists.*--overwrite", *DUPLICATES, "--out", "found.tsv")
     succeed(*DUPLICATES, "--out", "found.tsv", "--overwrite")
 
