@@ -179,7 +179,7 @@ def needs_general(general: Any, adapter: Any, encoder: Any, columns: Any = None)
             return False
         head = LinearHead.from_estimator(adapter.head)
         return columns is None or adapter._parts_classes(Moments().update(columns), head)
-    if _has_items(general) and not whitens:
+    if _has_items(general) and not whitens and columns is not None:
         raise ValueError(
             f"general={shown(general)} is for a TeacherReadout, or LogitPreservingWhitening with a "
             f"head that is fitted, but the adapter is {shown(adapter)}: choose general='auto'"

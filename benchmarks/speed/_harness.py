@@ -55,8 +55,9 @@ class Comparison:
 
     @property
     def is_met(self) -> bool:
-        """Whether the target is reached, if there is one."""
-        return self.target is None or self.ratio >= self.target
+        """Whether the target is reached, if there is one, and memory stayed below its limit."""
+        fits = self.facts.get("peak_mb", 0) <= self.facts.get("limit_mb", 0)
+        return self.target is None or (self.ratio >= self.target and fits)
 
     def cells(self) -> list[str]:
         """Return the row of the table."""

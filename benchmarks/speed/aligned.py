@@ -33,6 +33,8 @@ def run(quick: bool) -> Iterator[Comparison]:
         partial(model.fit, texts),
         partial(both, [*texts, *general]),
         target=1 / 3,
+        peak_mb=peak,
+        limit_mb=LIMIT,
         **options,
     )
     np.testing.assert_array_equal(

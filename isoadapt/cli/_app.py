@@ -3,6 +3,7 @@
 The code that runs a command is imported on use.
 """
 
+import os
 import re
 import sys
 from importlib import import_module
@@ -464,7 +465,7 @@ def search(
 
     isoadapt search texts.tsv 'the cat sat' --model my-model
     """
-    if Path(query).is_file() and not table.exists():
+    if os.path.isfile(query) and not table.exists():
         raise WrongUsage(f"{query!r} is read as the query, but the table of texts comes before it")
     check_exist([table], [model])
     rows = read_texts([table], Columns(text, None, encoding)).rows

@@ -161,7 +161,7 @@ class Moments:
 
     @classmethod
     def _of(cls, count: float, mean: Tensor, scatter: Tensor, *higher: Any) -> Self:
-        self = cls()
+        self = cls.__new__(cls)
         self.count, self.mean, self.scatter = count, mean, scatter
         self.third, self.fourth = higher or (None, None)
         return self

@@ -69,6 +69,7 @@ def test_search_prints_the_nearest_texts(files):
     assert [each["cosine"] for each in nearest] == pytest.approx(cosines[order], abs=1e-6)
     first = f"{cosines[order[0]]:.4f}  {order[0] + 1}: {texts[order[0]]}\n"
     assert succeed(*options).stdout.startswith(first)
+    succeed("search", "texts.tsv", "a cat " * 99, "--model", "my-model")  # no name of a file
 
 
 def test_an_exported_folder_gives_its_repaired_vectors(files):

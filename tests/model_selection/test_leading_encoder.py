@@ -111,3 +111,15 @@ def test_a_whitening_is_fitted_to_general_sentences_and_each_text_encoded_once(
     assert max(Counter(text for _, texts in calls for text in texts.items()).values()) == 1
     assert_same_results(ours, theirs, 1e-5)
     np.testing.assert_allclose(ours.transform(TEXTS), theirs.transform(TEXTS), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*could not be trained together", "ignore:.*fits failed")
+def test_general_sentences_that_an_adapter_does_not_take_fail_in_its_fits_alone(checkpoint):
+    model = AdaptedEncoder(checkpoint, general=TEXTS[:20])
+    grid = {"adapter": [adapters.Whitening(), adapters.LogitPreservingWhitening()]}
+    options = {"cv": KFold(2), "scoring": lambda model, X, y: model.transform(X)[:, 0].sum()}
+    searches = [
+        kind(model, grid, refit=False, **options) for kind in (AdapterSearchCV, GridSearchCV)
+    ]
+    ours, theirs = (each.fit(TEXTS, Y).cv_results_["mean_test_score"] for each in searches)
+    assert np.isnan(ours).tolist() == np.isnan(theirs).tolist() == [True, False]

@@ -66,8 +66,10 @@ class AdapterSearchCV(GridSearchCV):
         An AdaptedEncoder, or a pipeline that begins with a :class:`~isoadapt.TransformerEncoder` or
         an encoder of your own with the method ``head``, encodes all texts once, outside the folds:
         the embedding of a text must depend on that text alone. The head of an AdaptedEncoder is
-        chosen by all labels of the search, as in its ``fit``. With a teacher, its fits are done one
-        at a time, but candidates with the same encoders share the alignment of each fold.
+        chosen by all labels of the search, as in its ``fit``. With a teacher, or a
+        LogitPreservingWhitening that takes general sentences, it is fitted whole, one fit at a
+        time, but each text is encoded once, and candidates with the same encoders share the
+        alignment of each fold.
 
         All other steps are fitted within each fold, including those that scikit-learn treats as
         stateless, because a ``FunctionTransformer`` may mix rows. An encoder behind such a step
@@ -78,12 +80,12 @@ class AdapterSearchCV(GridSearchCV):
     scoring : str, callable, list, tuple or dict, default=None
         As for GridSearchCV; see :func:`make_isotropy_scorer`. A callable receives the estimator
         without the leading encoder, and embeddings instead of texts; of an AdaptedEncoder, it is
-        the adapter. None is the estimator's own ``score``.
+        the adapter, unless it is fitted whole. None is the estimator's own ``score``.
     n_jobs : int, default=None
         Number of processes, as for GridSearchCV. Each trains blocks of candidates together;
         candidates that differ in more than numbers are in different blocks. With a single process,
-        and always on a GPU or with a teacher, they are trained in this process with torch's
-        threads.
+        and always on a GPU or if an AdaptedEncoder is fitted whole, they are trained in this
+        process with torch's threads.
     refit : bool, str or callable, default=True
         As for GridSearchCV; see :class:`BestAboveFloor`.
     cv : int, cross-validation generator or iterable, default=5
