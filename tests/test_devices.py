@@ -233,10 +233,7 @@ def test_a_training_with_a_penalty_and_isobn_equals_that_on_the_cpu(penalty, cud
 # --- folders and graphs --------------------------------------------------------------------------
 
 
-GRAPH = pytest.param(export_onnx, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("write", [GRAPH, to_sentence_transformer, merge_into_checkpoint])
+@pytest.mark.parametrize("write", [export_onnx, to_sentence_transformer, merge_into_checkpoint])
 def test_models_on_the_device_are_written(write, shallow, cuda, empty_store, tmp_path):
     """Each function compares what it wrote with the model, and raises if they differ."""
     encoder = TransformerEncoder(shallow, device="cuda")
