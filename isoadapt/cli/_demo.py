@@ -289,8 +289,8 @@ def _next_steps(checkpoint: str, base: str, out: Path, every: bool) -> str:
         "  vectors, labels = model.transform_predict(texts)",
         "Your own classifier: how bad is it, and which adapter helps?",
         "  isoadapt audit my-model texts.tsv",
-        "  isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw "
-        "--pairs pairs.tsv",
+        "  isoadapt compare train.tsv --model my-model --teacher my-base --test dev.tsv \\",
+        "    --encoder-saw --pairs pairs.tsv",
     ]
     if not every:
         lines.append("With the adapters that take longer to fit: isoadapt demo --all --overwrite")
