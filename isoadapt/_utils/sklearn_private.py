@@ -1,4 +1,3 @@
-# ruff: noqa: F401
 """The private functions and classes of scikit-learn that this package uses."""
 
 from sklearn.base import _fit_context
@@ -23,3 +22,8 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     _num_samples,
 )
+
+__all__ = ["HasMethods", "Interval", "InvalidParameterError", "StrOptions", "validate_params"]
+__all__ += ["_check_method_params", "_check_n_features", "_check_sample_weight", "_fit_and_score"]
+__all__ += ["_fit_context", "_insert_error_scores", "_num_samples", "_safe_indexing", "_safe_split"]
+__all__ += ["_score", "_warn_or_raise_about_fit_failures"]

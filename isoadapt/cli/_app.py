@@ -465,7 +465,7 @@ def search(
 
     isoadapt search texts.tsv 'the cat sat' --model my-model
     """
-    if os.path.isfile(query) and not table.exists():
+    if os.path.isfile(query) and not table.exists():  # pathlib refuses a long query
         raise WrongUsage(f"{query!r} is read as the query, but the table of texts comes before it")
     check_exist([table], [model])
     rows = read_texts([table], Columns(text, None, encoding)).rows

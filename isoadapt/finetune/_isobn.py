@@ -221,18 +221,17 @@ def _unfold(head: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
 
 def _load(folder: Path, settings: dict[str, float]) -> Any:
     """Load a checkpoint that was saved with IsoBN."""
-    from safetensors.torch import load_file
+    from safetensors import safe_open
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"model={str(folder)!r} is not a folder that save_pretrained wrote")
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    state = {
-        f"isobn.{key.rpartition('.isobn.')[2]}": value
-        for file in weight_files(folder)  # raises unless they are safetensors files in this folder
-        for key, value in load_file(file).items()
-        if ".isobn." in key
-    }
+    state = {}
+    for file in weight_files(folder):  # raises unless they are safetensors files in this folder
+        with safe_open(file, "pt") as weights:
+            for key in [key for key in weights.keys() if ".isobn." in key]:  # noqa: SIM118
+                state[f"isobn.{key.rpartition('.isobn.')[2]}"] = weights.get_tensor(key)
     with quiet():
         config = AutoConfig.from_pretrained(folder, **options)
         own = getattr(config, "isoadapt_isobn", None)
