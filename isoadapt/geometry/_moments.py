@@ -208,22 +208,24 @@ def _merged_higher(first: Moments, second: Moments, step: Tensor) -> tuple[Tenso
     n, traces = first.count + second.count, first.scatter.trace() + second.scatter.trace()
     trace = traces + first.count * second.count / n * (step @ step) + _TINY
     step = step / trace**0.5
-    third, fourth = _shifted_higher(first, -second.count / n * step, trace)
-    second_part = _shifted_higher(second, first.count / n * step, trace)
+    own, others = ((each.count, *each._tensors()[1:]) for each in (first, second))
+    third, fourth = _shifted_higher(own, -second.count / n * step, trace)
+    second_part = _shifted_higher(others, first.count / n * step, trace)
     return third + second_part[0], fourth + second_part[1]
 
 
-def _shifted_higher(part: Any, shift: Tensor, trace: Tensor) -> tuple[Tensor, Tensor]:
+def _shifted_higher(part: tuple[Any, ...], shift: Tensor, trace: Tensor) -> tuple[Tensor, Tensor]:
     """Third and fourth moment of centred rows plus a shift, both in units of √trace."""
     # For n rows c of scatter S and a shift s: Σ ‖c‖²c + tr(S) s + 2 S s + n‖s‖²s and
     # Σ ‖c‖⁴ + 4 sᵀΣ ‖c‖²c + 4 sᵀS s + 2 tr(S)‖s‖² + n‖s‖⁴.
-    ratio, shift_square = part.scatter.trace() / trace, shift @ shift
-    third, scatter_shift = ratio**1.5 * part.third, part.scatter @ shift / trace
+    count, scatter, third, fourth = part
+    ratio, shift_square = scatter.trace() / trace, shift @ shift
+    third, scatter_shift = ratio**1.5 * third, scatter @ shift / trace
     return (
-        third + (ratio + part.count * shift_square) * shift + 2 * scatter_shift,
-        ratio**2 * part.fourth
+        third + (ratio + count * shift_square) * shift + 2 * scatter_shift,
+        ratio**2 * fourth
         + 4 * (shift @ (third + scatter_shift))
-        + (2 * ratio + part.count * shift_square) * shift_square,
+        + (2 * ratio + count * shift_square) * shift_square,
     )
 
 
@@ -307,7 +309,7 @@ def _about_mean(
     scatter = upper + upper.triu(1).T
     trace = scatter.trace() + _TINY
     step, unit = shift / trace.sqrt(), largest / trace
-    third, fourth = _shifted_higher(Moments._of(count, shift, scatter, 0.0, 0.0), step, trace)
+    third, fourth = _shifted_higher((count, scatter, 0.0, 0.0), step, trace)
     third = sums[1] / trace.sqrt() * unit - third
     fourth = raw_fourth * unit**2 - fourth - 4 * (step @ third)
     return Moments._of(count, pivot + shift, scatter, third, fourth)
